@@ -11,7 +11,8 @@ import intertwine as iw
 from intertwine.features import Reading
 from intertwine.similarity import Resampling
 from intertwine.similarity.comparison import compare as comparing
-from intertwine.similarity.comparison.all_pairs import INTERRUPTED, Chance, spread_factor, third_moment, third_sums
+from intertwine.similarity.comparison.all_pairs import INTERRUPTED
+from intertwine.similarity.comparison.chance import Chance, spread_factor, third_moment, third_sums
 from intertwine.similarity.comparison.estimates import Estimates, Pairs, is_asked, tell
 from intertwine.similarity.comparison.keepers import Collector
 from intertwine.similarity.comparison.layers import ordering, pool, sampled

@@ -191,7 +191,8 @@ def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
 def _holds(state: Mapping[str, Tensor], precision: str) -> bool:
     """Whether all tensors hold numbers of a precision."""
     dtype = getattr(torch, precision)
-    return dtype not in HALVES or all(torch.equal(x, x.to(dtype).to(x.dtype)) for x in state.values())
+    real = (x for x in state.values() if x.is_floating_point())  # no counters
+    return dtype not in HALVES or all(torch.equal(x, x.to(dtype).to(x.dtype)) for x in real)
 
 
 def _halved(state: Mapping[str, Tensor], half: torch.dtype) -> Mapping[str, Tensor]:

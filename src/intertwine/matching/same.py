@@ -14,6 +14,7 @@ from .._words import counted, listed
 from ..errors import CaptureError
 from ..symmetry import symmetries
 from ..symmetry.action import acting, check_states, moved, rewritable, tensors_of
+from ..symmetry.blocks import carrying
 from ..symmetry.coupling import narrowed
 from ..symmetry.folding.fold import folded
 from ..symmetry.folding.norms import gains_of
@@ -31,6 +32,7 @@ __all__ = ["COMPONENT", "WHOLE", "same", "turned", "with_biases"]
 
 WHOLE = 64_000_000  # weights up to which a network is matched whole, and once more with streams that rotate
 COMPONENT = 16_000_000  # weights of the components of larger ones
+_NEAR = 0.7  # cosine of embeddings, once rotated, below which networks are no tuned copies of each other
 _BIASED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # no bias is one of zeros
 
 
@@ -59,8 +61,9 @@ def same(
     in A's code, and one network may be part of the other. Programs that do not correspond are "not comparable", which
     is no answer: ``bool()`` of it raises. They are different only where their outputs have other shapes or settings
     make one compute something else. A map without a bias has one of zeros. Gains and biases folded out of norms are
-    no element of the group: where outputs are equal, or gains are written ``1 + w``, networks that do not agree are
-    folded (``fold``) and compared once more.
+    no element of the group: where outputs are equal, gains are written ``1 + w``, or streams may rotate (of networks up
+    to 64 million weights whose embeddings a rotation brings near each other), networks that do not agree are folded
+    (``fold``) and compared once more.
 
     "Different" is only said where the symmetry is known and outputs on the example differ. Where operations have no
     rule, the runs took different paths, or outputs are equal, networks that do not agree "cannot be told", unless the
@@ -148,7 +151,7 @@ def _by_outputs(
         if again.verdict == SAME or (again.verdict == RELATED and found.verdict != RELATED):
             return replace(again, reason=f"{again.reason}; both were folded")
     turns = alike or (found.verdict == DIFFERENT and sum(x.numel() for x in tensors_of(models[0]).values()) <= WHOLE)
-    if turns and may_fold and example_inputs_b is None and (made := turned(*models, example_inputs)):
+    if turns and may_fold and example_inputs_b is None and (made := turned(*models, example_inputs, near=not alike)):
         sym, a, b = made
         match = _by_name(a, b, example_inputs, sym)
         if alike or match.verdict in (SAME, RELATED):
@@ -159,8 +162,13 @@ def _by_outputs(
     return replace(found, verdict=UNTOLD, reason=f"{found.reason}; {said}")
 
 
-def turned(a: nn.Module, b: nn.Module, example_inputs: Any) -> tuple[Symmetry, nn.Module, nn.Module] | None:
-    """Two networks in the gauge in which streams may rotate, in one code, with its symmetry; ``None`` without one."""
+def turned(
+    a: nn.Module, b: nn.Module, example_inputs: Any, near: bool = False
+) -> tuple[Symmetry, nn.Module, nn.Module] | None:
+    """Two networks in the gauge in which streams may rotate, in one code, with its symmetry; ``None`` without one.
+
+    With ``near``, also where no rotation brings what the stream alone moves (embeddings) near each other.
+    """
     gauge = gauge_of((a, b), example_inputs, symmetries(a, example_inputs))
     if gauge is None:
         return None
@@ -170,7 +178,21 @@ def turned(a: nn.Module, b: nn.Module, example_inputs: Any) -> tuple[Symmetry, n
         if not found or found.part:
             return None
         theirs = in_code_of(ours, theirs, found)
+    if near and not all(cosine > _NEAR for cosine in _best_cosines(gauge.sym, tensors_of(ours), tensors_of(theirs))):
+        return None
     return gauge.sym, ours, theirs
+
+
+def _best_cosines(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[float]:
+    """For each space of rotations the mean cosine to which one brings tensors that only it moves (Procrustes)."""
+    for space in (s for s in sym.spaces if s.group.is_orthogonal):
+        products = list[Tensor]()
+        for name, block, dim, _ in carrying(sym.layouts, space.name):
+            if len(block.carried) == 1 and a[name].numel() >= space.size**2:  # few rows meet whatever they are
+                u, v = (t[name].detach().movedim(dim, -1).reshape(-1, space.size).float() for t in (a, b))
+                products.append(u.mT @ v / (u.norm() * v.norm()).clamp(min=1e-30))
+        if products:
+            yield float(torch.linalg.svdvals(torch.stack(products).mean(0)).sum())
 
 
 def _as_they_are(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, example_inputs_b: Any) -> Match:

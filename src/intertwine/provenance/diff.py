@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -131,7 +132,7 @@ def _once_folded(a: Network, b: Network, example_inputs: Any, most: int | None =
         return None
     if most is not None and sum(x.numel() for x in tensors_of(a).values()) > WHOLE:
         return None
-    for pair in (_folded, turned) if most is None else (turned,):
+    for pair in (_folded, turned) if most is None else (partial(turned, near=True),):
         if (forms := pair(a, b, example_inputs)) is None:
             continue
         sym, *both = forms

@@ -182,13 +182,14 @@ class Merge(DeviceOptions, ExampleOptions):
         if group.data is not None and group.data.labelled:  # what is written comes last
             ways = list(product((False, True) if distances else (True,), dict.fromkeys((None, done))))
         said = {False: "merged as they are", True: "merged after alignment" if distances else "merged"}
-        *others, model = [made(*way) for way in track(ways, "Merging and repairing", enabled=None)]
-        if done and loader is not None and self.repair == "auto" and others:  # there are labels to judge by
-            loss, plain = (evaluate(x, loader).loss for x in (model, others[-1]))
+        models = [made(*way) for way in track(ways, "Merging and repairing", enabled=None)]
+        if done and loader is not None and self.repair == "auto" and len(models) > 1:  # there are labels to judge by
+            plain, loss = (evaluate(x, loader).loss for x in models[-2:])
             if plain < loss:
                 losses = f"{plain:.3f} as merged, {loss:.3f}{_REPAIRED[done]}"
                 tell(f"Loss on the training split: {losses}. Written as merged; --repair {done} writes the other.")
-                others[-1], model, ways[-2:], done = model, others[-1], ways[:-3:-1], None
+                models[-2:], ways[-2:], done = models[:-3:-1], ways[:-3:-1], None
+        *others, model = models
         if self.dtype is not None:
             model = cast(model, self.dtype)
             for name, weight in model.named_parameters():

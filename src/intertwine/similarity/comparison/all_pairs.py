@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product, repeat
-from math import perm
 from typing import Any
 
 import torch
@@ -18,31 +16,17 @@ from ..inference import CONFIDENCE
 from ..measures.cka import CKA
 from ..measures.procrustes import Procrustes
 from .block_grams import ESTIMATED, NORMALISED
+from .chance import Chance, spread_factor, third_moment, third_sums
 from .estimates import Estimates, How, folds_of
 from .keepers import WholeLayer
 from .layers import Layer, Network, channels_first_shape, chunks, common_space, pooling_note
 from .procrustes import SHARE, estimate_procrustes, stack_sizes
 
 _SURE = 1.959963984540054  # standard deviations of an error that is exceeded once in 20 times
-_UPPER = 1.6448536269514722  # and of a value that is exceeded once in 20 times
 _NUMBERS = 1 << 24  # of a side that are upcast to float64 at a time: 128 MB
 _ROUNDING = 6e-4  # what products of channels in bfloat16 leave of a score's digits, and of that of their sum
-_NORMAL = 1e-3  # skewness below which the tail is a normal one's
 _HEAVY = 3.5  # skewness of one block beyond which no Pearson III fits: one Gaussian component has the root of 8
 _SHUFFLES = 99  # that are drawn then
-_SQUARE = 0.5**0.5
-# How three edges of a graph may meet: how many labelled ways, how many vertices, and the sum over distinct vertices of
-# the product of three entries in terms of a = sum K_ij^3 and b = tr K^3, since the rows of K sum to zero.
-_MEETINGS = (
-    (4, 2, (1, 0)),  # one edge three times
-    (8, 3, (0, 1)),  # a triangle
-    (24, 3, (-1, 0)),  # one edge twice and a neighbour
-    (6, 4, (2, 0)),  # one edge twice and one apart
-    (24, 4, (1, -1)),  # a path
-    (8, 4, (2, 0)),  # a star
-    (12, 5, (-4, 2)),  # two that meet and one apart
-    (1, 6, (16, -8)),  # three apart
-)
 
 
 def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimates, at: tuple[int, int]) -> None:
@@ -83,18 +67,7 @@ def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimate
     found.error[index] = error + (_ROUNDING if rounded else 0.0)
     found.low[index], found.high[index] = (scores - width).clamp(least, most), (scores + width).clamp(least, most)
     if in_moments:
-        chance = table.chance()
-        upper, share = chance.quantile(), chance.p_value(scores)
-        heavy = chance.skewness > _HEAVY / len(stacks) ** 0.5
-        if heavy.any():
-            at_a, at_b = (heavy.any(dim).nonzero()[:, 0] for dim in (1, 0))
-            cells = at_a[:, None], at_b
-            null = _shuffles([(x[at_a], y[at_b]) for x, y in stacks], how.seed) / table.size[cells]
-            higher, least = (null >= scores[cells]).double().sum(0), 1 / (1 + _SHUFFLES)
-            drawn = torch.where(higher > 0, (1 + higher) * least, share[cells].clamp(max=least))
-            share[cells] = torch.where(heavy[cells], drawn, share[cells])
-            quantile = null.quantile(0.95, 0, interpolation="higher")
-            upper[cells] = torch.where(heavy[cells], quantile, upper[cells])
+        upper, share = _judged(table.chance(), scores, stacks, table.size, how.seed)
         found.chance[index], found.upper[index], found.p[index] = 0.0, upper, share
     for layers, some, size in ((a.layers, rows, table.aa), (b.layers, columns, table.bb)):
         for k, nothing in zip(some, (size <= 0).tolist()):
@@ -118,6 +91,24 @@ def _stacked(
 
 def _no_score(measure: CKA, layer: Layer, why: object) -> str:
     return f"{measure.name} has no score for {layer.title}: {why}"
+
+
+def _judged(
+    chance: Chance, scores: Tensor, stacks: Sequence[tuple[Tensor, Tensor]], size: Tensor, seed: int
+) -> tuple[Tensor, Tensor]:
+    """The 95 % quantile of chance and the p-values; of shuffles for pairs whose skewness no Pearson III has."""
+    upper, p = chance.quantile(), chance.p_value(scores)
+    heavy = chance.skewness > _HEAVY / len(stacks) ** 0.5
+    if heavy.any():
+        rows, columns = (heavy.any(dim).nonzero()[:, 0] for dim in (1, 0))
+        cells, least = (rows[:, None], columns), 1 / (1 + _SHUFFLES)
+        null = _shuffles([(x[rows], y[columns]) for x, y in stacks], seed) / size[cells]
+        higher = (null >= scores[cells]).double().sum(0)
+        drawn = torch.where(higher > 0, (1 + higher) * least, p[cells].clamp(max=least))
+        quantile = null.quantile(0.95, 0, interpolation="higher")
+        for known, by_shuffles in ((p, drawn), (upper, quantile)):
+            known[cells] = torch.where(heavy[cells], by_shuffles, known[cells])
+    return upper, p
 
 
 def _shuffles(stacks: Sequence[tuple[Tensor, Tensor]], seed: int) -> Tensor:
@@ -194,7 +185,7 @@ class _PairSums:
         x, y = (1 + seen * (2 * torch.tensor(u).double()).sqrt() / size for u, size in ((a, self.aa), (b, self.bb)))
         return scores.abs() * (1 - 1 / torch.outer(x, y).sqrt())
 
-    def chance(self) -> "Chance":
+    def chance(self) -> Chance:
         """Scores of shuffles within blocks."""
         second, third = self._second / self.size.square(), self._third / self.size.pow(3)
         return Chance(second.sqrt(), third / second.pow(1.5))
@@ -212,62 +203,6 @@ def _quantiles(spread: Tensor) -> Tensor:
     mean, variance = spread.mean(0), spread.var(0)
     freedom = (2 * count * mean.square() / variance.clamp(min=1e-300)).clamp(min=3, max=max(3, count - 1))
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom.square())
-
-
-@dataclass(frozen=True)
-class Chance:
-    """The distribution of scores over permutations, of mean 0, by its standard deviation and skewness."""
-
-    deviation: Tensor
-    skewness: Tensor
-
-    def p_value(self, scores: Tensor) -> Tensor:
-        """Share of permutations that score at least as high, by the tail of a Pearson III variable; never 0."""
-        z, g = scores / self.deviation, self.skewness.clamp(-20, 20)
-        flat = g.abs() < _NORMAL
-        safe = torch.where(flat, 1.0, g)
-        shape = 4 / safe.square()
-        upper = torch.special.gammaincc(shape, (shape + shape.sqrt() * z * safe.sign()).clamp(min=0))
-        curved = torch.where(safe > 0, upper, 1 - upper)
-        return torch.where(flat, torch.special.erfc(z * _SQUARE) / 2, curved).clamp(min=1e-300)
-
-    def quantile(self) -> Tensor:
-        """The 95 % quantile of that variable."""
-        from scipy.special import gammaincinv
-
-        g = self.skewness.clamp(-20, 20)
-        flat = g.abs() < _NORMAL
-        safe = torch.where(flat, 1.0, g)
-        shape = 4 / safe.square()
-        found = torch.as_tensor(gammaincinv(shape.numpy(), torch.where(safe > 0, 0.95, 0.05).numpy()))
-        return self.deviation * torch.where(flat, _UPPER, (found - shape) / shape.sqrt() * safe.sign())
-
-
-def spread_factor(n: int) -> float:
-    """Variance of ``<K, P L P^T>`` over all permutations, in units of ``|K|^2 |L|^2``: ``2 / (n (n - 3))``.
-
-    For symmetric ``K`` and ``L`` with zero diagonals and rows that sum to zero (U-centred), whatever their entries: of
-    the pairs of entries that a permutation may bring together, those with one or no index in common follow from those
-    with both (Mantel's variance; Kazi-Aoual, Hitier, Sabatier, Lebreton, "Refined approximations to permutation tests
-    for multivariate inference", 1995). The mean is 0. Needs ``n >= 4``.
-    """
-    return 2 / (n * (n - 3))
-
-
-def third_sums(k: Tensor) -> Tensor:
-    """``sum_ij K_ij^3`` and ``tr K^3`` of U-centred matrices ``(L, n, n)``: ``(L, 2)``, in float64."""
-    k = k.double()
-    return torch.stack([k.pow(3).sum((1, 2)), ((k @ k) * k).sum((1, 2))], 1)
-
-
-def third_moment(n: int, sums_k: Tensor, sums_l: Tensor) -> Tensor:
-    """``E <K, P L P^T>^3`` over all permutations, from the :func:`third_sums` of both sides: ``(L_a, L_b)``."""
-    total = sums_k.new_zeros(len(sums_k), len(sums_l))
-    for ways, vertices, (a, b) in _MEETINGS:
-        if n >= vertices:
-            weights = sums_k.new_tensor([a, b])
-            total += ways / perm(n, vertices) * torch.outer(sums_k @ weights, sums_l @ weights)
-    return total
 
 
 INTERRUPTED = "Interrupted: pairs of layers that were not reached have no score."
