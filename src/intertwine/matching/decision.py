@@ -189,10 +189,9 @@ def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
 
 
 def _holds(state: Mapping[str, Tensor], precision: str) -> bool:
-    """Whether all tensors hold numbers of a precision."""
+    """Whether all matrices hold numbers of a precision; casts may leave vectors as they were."""
     dtype = getattr(torch, precision)
-    real = (x for x in state.values() if x.is_floating_point())  # no counters
-    return dtype not in HALVES or all(torch.equal(x, x.to(dtype).to(x.dtype)) for x in real)
+    return dtype not in HALVES or all(torch.equal(x, x.to(dtype).to(x.dtype)) for x in state.values() if x.ndim > 1)
 
 
 def _halved(state: Mapping[str, Tensor], half: torch.dtype) -> Mapping[str, Tensor]:
