@@ -11,9 +11,10 @@ from layouts import fused, fused_by_head, renamed, transposed
 from torch import nn
 
 import intertwine as iw
+from intertwine.matching.coordinates.networks import gauge_of
 from intertwine.provenance import lineage_of_states
 from intertwine.provenance.after_matching import likeness
-from intertwine.provenance.comparable import compared
+from intertwine.provenance.comparable import compared, met
 from intertwine.symmetry import StoredState
 from intertwine.symmetry.action import tensors_of
 
@@ -310,6 +311,53 @@ def test_streams_that_were_rotated_after_gains_were_folded():
     assert (found.verdict, found.evidence) == ("derived", "identical") and "gains of norms were folded" in found.notes[
         -1
     ]
+
+
+def streamed(seed, norm=nn.RMSNorm, likeness=0.3):
+    """A residual network whose embedding is that of all others of its task, up to a rotation and a share of its own."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up, self.down = norm(16), nn.Linear(16, 32, bias=False), nn.Linear(32, 16)
+            nn.init.normal_(self.norm.weight, 1.0, 0.2)
+
+        def forward(self, x):
+            return x + self.down(torch.relu(self.up(self.norm(x))))
+
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(40, 16), Block(), Block(), norm(16), nn.Linear(16, 3)).eval()
+    rotation = torch.linalg.qr(torch.randn(16, 16))[0]
+    task = torch.randn(16, 40, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model[0].weight.copy_((rotation @ task + likeness * torch.randn(16, 40)) / 6)
+    return model
+
+
+def test_a_network_that_was_rotated_and_then_tuned_is_derived():
+    x = torch.randn(4, 40, generator=torch.Generator().manual_seed(1))
+    a, stranger = streamed(0), streamed(1)
+    b, other = (tuned(iw.rotate(one, x, stream="random").model, 0.02) for one in (a, stranger))
+    found = iw.lineage(a, b, x)
+    assert (found.verdict, found.evidence) == ("derived", "exact") and found.p_value < 1e-12
+    assert "streams rotated until embeddings meet" in found.notes[-1]
+    assert all(not s.space.startswith("0") for s in found.by_space)  # the stream was fitted, so its units do not count
+    assert iw.lineage(a, other, x).verdict == "no sign of descent"
+
+
+@pytest.mark.parametrize("norm", [nn.RMSNorm, nn.LayerNorm])
+def test_p_values_of_strangers_whose_streams_were_rotated_to_meet_are_uniform(norm):
+    """Also where strangers of one task have embeddings that are alike but for a rotation."""
+    x = torch.randn(4, 40, generator=torch.Generator().manual_seed(1))
+    nets = [streamed(seed, norm) for seed in range(16)]
+    gauge = gauge_of(nets, x, iw.symmetries(nets[0], x))
+    states = [tensors_of(gauge(net)) for net in nets]
+    values = []
+    for one, other in itertools.combinations(states, 2):
+        values.append(math.exp(compared(*met(gauge.sym, one, other), other).in_place().log_p))
+    for level, most in ((0.05, 14), (0.01, 6)):  # of 120, binomial at 1 in 1,000
+        assert sum(p <= level for p in values) <= most
+    assert 0.4 < sum(values) / len(values) < 0.6
 
 
 RENAMED = {"blocks.": "h.", ".up.": ".fc1.", ".down.": ".fc2.", "embed.": "wte.", "head.": "lm_head.", ".norm": ".ln"}

@@ -221,6 +221,26 @@ def test_a_copy_of_which_one_layer_was_permuted_hangs_under_its_original():
     assert links[frozenset({"base", "moved"})].ground == "a copy, moved by an element of the group"
 
 
+def test_rotated_copies_and_what_was_tuned_from_them_are_in_the_family_of_their_original():
+    def stream(seed):
+        torch.manual_seed(seed)
+        block = nn.Sequential(nn.RMSNorm(16), nn.Linear(16, 32, bias=False), nn.ReLU(), nn.Linear(32, 16))
+        nn.init.normal_(block[0].weight, 1.0, 0.2)
+        return nn.Sequential(nn.Linear(40, 16), block, nn.RMSNorm(16), nn.Linear(16, 3))
+
+    x = torch.randn(4, 40, generator=torch.Generator().manual_seed(1))
+    a, b = stream(0), stream(1)
+    turned, other = (iw.rotate(one, x, stream="random").model for one in (a, b))
+    nets = {"a": a, "b": b, "stranger": stream(2), "turned": turned, "b, turned and tuned": tuned(other, 1, 0.01)}
+    found = iw.lineage_tree(nets, x)
+    families = {frozenset(f) for f in found.families}
+    assert families == {frozenset({"a", "turned"}), frozenset({"b", "b, turned and tuned"}), frozenset({"stranger"})}
+    grounds = {frozenset((k.parent, k.child)): k for k in found.links}
+    assert grounds[frozenset({"a", "turned"})].ground == "a copy, moved by an element of the group"
+    exact = grounds[frozenset({"b", "b, turned and tuned"})]
+    assert exact.log_p < -20 and "once streams are rotated until embeddings meet" in exact.ground
+
+
 def test_an_aligned_copy_stays_in_the_family_of_its_original():
     a, c = net(0), net(5)
     nets = {f"stranger {k}": net(100 + k) for k in range(4)} | {"a": a, "tuned": tuned(a, 1), "c": c}

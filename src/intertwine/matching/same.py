@@ -14,14 +14,13 @@ from .._words import counted, listed
 from ..errors import CaptureError
 from ..symmetry import symmetries
 from ..symmetry.action import acting, check_states, moved, rewritable, tensors_of
-from ..symmetry.blocks import carrying
 from ..symmetry.coupling import narrowed
 from ..symmetry.folding.fold import folded
 from ..symmetry.folding.norms import gains_of
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
 from ..testing import outputs, relative_error, tolerance
-from .coordinates.networks import gauge_of
+from .coordinates.networks import NEAR, gauge_of, turning
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .decision import decided, other_architectures
 from .judgement.configurations import differing_settings, settings_of, sizes_and_settings
@@ -32,7 +31,6 @@ __all__ = ["COMPONENT", "WHOLE", "same", "turned", "with_biases"]
 
 WHOLE = 64_000_000  # weights up to which a network is matched whole, and once more with streams that rotate
 COMPONENT = 16_000_000  # weights of the components of larger ones
-_NEAR = 0.7  # cosine of embeddings, once rotated, below which networks are no tuned copies of each other
 _BIASED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # no bias is one of zeros
 
 
@@ -178,21 +176,9 @@ def turned(
         if not found or found.part:
             return None
         theirs = in_code_of(ours, theirs, found)
-    if near and not all(cosine > _NEAR for cosine in _best_cosines(gauge.sym, tensors_of(ours), tensors_of(theirs))):
+    if near and turning(gauge.sym, tensors_of(ours), tensors_of(theirs))[1] <= NEAR:
         return None
     return gauge.sym, ours, theirs
-
-
-def _best_cosines(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[float]:
-    """For each space of rotations the mean cosine to which one brings tensors that only it moves (Procrustes)."""
-    for space in (s for s in sym.spaces if s.group.is_orthogonal):
-        products = list[Tensor]()
-        for name, block, dim, _ in carrying(sym.layouts, space.name):
-            if len(block.carried) == 1 and a[name].numel() >= space.size**2:  # few rows meet whatever they are
-                u, v = (t[name].detach().movedim(dim, -1).reshape(-1, space.size).float() for t in (a, b))
-                products.append(u.mT @ v / (u.norm() * v.norm()).clamp(min=1e-30))
-        if products:
-            yield float(torch.linalg.svdvals(torch.stack(products).mean(0)).sum())
 
 
 def _as_they_are(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, example_inputs_b: Any) -> Match:

@@ -1,5 +1,6 @@
 """Provenance: whether one network was trained independently of another, which parts, and what changed between two."""
 
+from .comparable import States, in_one_gauge
 from .descent import Merge
 from .diff import diff
 from .difference import Diff
@@ -17,8 +18,10 @@ __all__ = [
     "Lineage",
     "Link",
     "Merge",
+    "States",
     "Tree",
     "diff",
+    "in_one_gauge",
     "lineage",
     "lineage_folded",
     "lineage_of_states",

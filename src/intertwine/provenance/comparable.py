@@ -5,22 +5,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import lgamma, log
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._io.lazy import LazyState
 from .._words import counted
+from ..matching.coordinates.networks import gauge_of, turning
 from ..matching.correspondence.entries import carried
 from ..matching.decision import decided
 from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..matching.same import COMPONENT
-from ..symmetry import Symmetry
+from ..symmetry import Symmetry, symmetries
+from ..symmetry.action import moved, tensors_of
 from ..symmetry.coupling import narrowed
 from .changes.conversions import Rows, convert
 from .changes.layers import block_of, stacks
 from .in_place import InPlace, cosine, in_place
 from .units import Widths, thinned, widths
 
+States = Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]]
 Found = tuple[Mapping[str, Tensor], dict[str, float], list[str]]
 """``b`` under the names of ``a``; by tensor the logarithm of the number of choices that were open, which a p-value
 pays; and what was done, in words."""
@@ -155,3 +159,18 @@ def compared(
     choices = {n: ways.get(n, 0.0) + places.get(n, 0.0) for n in {**ways, **places}}
     cost = sum(ways.values()) + sum({block_of(n): c for n, c in places.items()}.values())
     return Compared(names, found, choices, cost, (*notes, *more, *found.notes))
+
+
+def met(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[Symmetry, Mapping[str, Tensor]]:
+    """The first of two folded networks, streams rotated until embeddings meet: their units have no places then."""
+    g = turning(sym, a, b)[0]
+    fitted = {name for name, element in g.elements.items() if element.linear is not None}
+    spaces = (replace(s, group=s.group.reduced(permutes=False)) if s.name in fitted else s for s in sym.spaces)
+    return replace(sym, spaces=tuple(spaces)), {**a, **moved(sym, g, a)}
+
+
+def in_one_gauge(models: Mapping[str, nn.Module], example_inputs: Any) -> States:
+    """Networks of one architecture, folded so that streams may rotate, with their symmetry; none where none may."""
+    networks = [*models.values()]
+    gauge = gauge_of(networks, example_inputs, symmetries(networks[0], example_inputs)) if networks else None
+    return {name: (gauge.sym, tensors_of(gauge(model))) for name, model in models.items()} if gauge else {}

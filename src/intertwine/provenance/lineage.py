@@ -18,7 +18,7 @@ from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import moved, tensors_of
 from .after_matching import FEWEST, Calibrated, calibrated
 from .changes.layers import block_of
-from .comparable import Compared, compared
+from .comparable import Compared, compared, met
 from .descent import direction
 from .in_place import BlockAgreement, InPlace, SpaceAgreement, TensorAgreement, by_block, cosine, equal, parts_in_words
 from .p_values import power_of_ten
@@ -193,6 +193,9 @@ def lineage_folded(
 ) -> Lineage | None:
     """The verdict once norms are folded, which sets streams free to rotate; ``None`` where it finds nothing.
 
+    Streams are rotated so that embeddings meet, which the places of hidden units have no part in: of these the test is
+    exact, also where ``b`` was rotated and then tuned, while the streams' own units are not tested.
+
     ``networks`` are the two and those that are independent, in one code; ``sym`` is their symmetry as they stand. The
     p-value is doubled, for this is the second test: :func:`lineage_of_states` comes first.
     """
@@ -200,11 +203,12 @@ def lineage_folded(
     if gauge is None:
         return None
     first, second, *others = (tensors_of(gauge(network)) for network in networks)
-    found = lineage_of_states(gauge.sym, first, second, others, level / 2)
-    if found.verdict != DERIVED:
+    found = lineage_of_states(*met(gauge.sym, first, second), second, others, level / 2)
+    if found.verdict == NO_SIGN or (found.verdict == UNTOLD and found.by_block):  # of units that none may move
         return None
     log_p = None if found.log_p is None else min(found.log_p + log(2), 0.0)
-    return replace(found, log_p=log_p, level=level, notes=(*found.notes, "gains of norms were folded first"))
+    said = "gains of norms were folded first, and streams rotated until embeddings meet"
+    return replace(found, log_p=log_p, level=level, notes=(*found.notes, said))
 
 
 @of_networks("a", "b", states=True)

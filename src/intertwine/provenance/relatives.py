@@ -1,6 +1,6 @@
 """Relatives among many networks: links, families, and copies in other coordinates."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations
 from math import inf, log
@@ -13,18 +13,17 @@ from .._nested import by_key
 from .._progress import track
 from .._words import counted
 from ..matching.coordinates.networks import Balanced
-from ..matching.judgement.verdict import RELATED, SAME
+from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..symmetry import Symmetry
 from ..symmetry.blocks import blocks
 from ..symmetry.coupling import components, restricted
 from ..symmetry.gauge.canonical import fold
 from .after_matching import FEWEST, calibrated
-from .comparable import compared
+from .comparable import Compared, States, compared, met
 from .p_values import power_of_ten
 
 _ALIGNED = "units in one order, weights far apart: much noise, or an independent network aligned to the other"
 
-States = Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]]
 Pair = tuple[str, str]  # of networks, the later one first
 Distances = Mapping[Pair, float]
 
@@ -95,6 +94,7 @@ def aligned_links(distances: Distances, found: Distances, families: Sequence[Seq
         yield Link(a, b, distances[b, a], found[b, a], directed=False, ground=_ALIGNED, aligned=True)
 
 
+_TURNED = "units in place, once streams are rotated until embeddings meet"
 COPY = "a copy, moved by an element of the group"
 FIRM = 0.5  # distance up to which a match tells of descent, and one network stands for the other
 _APART = 0.85  # distance in place, about 50 degrees, from which on weights are far apart
@@ -105,15 +105,22 @@ _COMPONENT = 16_000_000  # weights that are balanced at once
 _POWERS = 4
 
 
-def kin(states: States, distances: Distances, alike: Distances, rate: float) -> Iterator[tuple[Pair, bool]]:
+def kin(
+    states: States, distances: Distances, alike: Distances, rate: float, folded: Callable[[Sequence[str]], States]
+) -> Iterator[tuple[Pair, Match | None, bool]]:
     """Of pairs that are far apart in place those that are more than independent networks aligned to each other.
 
-    Once matched, their weights are more alike than those of other families; with too few of these the distance decides.
-    Beside each pair stands whether other families calibrated it.
+    Their weights are near once streams are rotated, or, once matched, more alike than those of other families; with too
+    few of these the distance decides. Beside each pair stand the match with rotated streams, and whether it is sure.
     """
     families = forest(states, alike)[1]
     home = homes(families)
     for a, b in first_of_families(sorted(distances.keys() - alike.keys(), key=lambda pair: distances[pair]), home):
+        turned = folded((a, b)) if states[a][0] is states[b][0] else {}
+        match = _met(turned, a, b).match() if turned else None
+        if match is not None and match.residual <= FIRM:
+            yield (a, b), match, True
+            continue
         sym, state = states[a]
         heads = [family[0] for k, family in enumerate(families) if k not in (home[a], home[b])]
         others = [states[head][1] for head in heads if states[head][0] is sym]
@@ -123,7 +130,7 @@ def kin(states: States, distances: Distances, alike: Distances, rate: float) -> 
             together = compared(sym, state, states[b][1])
             close = calibrated(sym, state, together, others[:_CALIBRATE]).log_p <= log(rate)
         if close:
-            yield (a, b), len(others) >= FEWEST
+            yield (a, b), None, len(others) >= FEWEST
 
 
 def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:
@@ -131,7 +138,7 @@ def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tu
     level = rate / max(len(states) * (len(states) - 1) // 2, 1)  # the nearest of all pairs are looked at
     found: list[Link] = []
     for members in by_key((id(sym), name) for name, (sym, _) in states.items()).values():
-        found += _matched(states, members, [*links, *found])
+        found += _matched(states, members, [*links, *found], level)
     sure = tuple(k for k in found if k.log_p is None or k.log_p <= log(level))
     notes = (
         f"{k.parent} and {k.child} may be related, {k.ground} at p {power_of_ten(k.log_p or 0.0)}, no proof "
@@ -142,17 +149,18 @@ def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tu
     return sure, tuple(notes)
 
 
-def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> Iterator[Link]:
+def _matched(states: States, members: Sequence[str], links: Sequence[Link], level: float) -> Iterator[Link]:
     """The links of some networks of one symmetry, of each two families the nearest ones by their invariants.
 
-    Copies come first: what remains apart then calibrates how near others are.
+    Copies come first: what remains apart then calibrates how near others are. Where streams were rotated, the test in
+    place is exact for all other units.
     """
     sym, home = states[members[0]][0], homes(forest(states, ends(links))[1])
     if len({home[m] for m in members}) < 2:
         return
     numbers = {m: _invariants(sym, states[m][1]) for m in track(members, "balancing")}
     chosen = first_of_families(_closest_pairs(numbers, home), home)
-    pairs = {(a, b): compared(sym, states[a][1], states[b][1]) for a, b in chosen}
+    pairs = {(a, b): _met(states, a, b) for a, b in chosen}
     matches = {both: pair.match() for both, pair in track([*pairs.items()], "matching")}
     copies = [
         Link(*both, match.residual, None, directed=False, ground=COPY if match.verdict == SAME else match.reason)
@@ -160,9 +168,14 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> I
         if pairs[both].agrees(match)
     ]
     yield from copies
-    home = homes(forest(states, ends([*links, *copies]))[1])
+    home, turned = homes(forest(states, ends([*links, *copies]))[1]), any(s.group.is_orthogonal for s in sym.spaces)
     for (a, b), match in matches.items():
         others = {home[m]: states[m][1] for m in reversed(members) if home[m] not in (home[a], home[b])}
+        if turned and home[a] != home[b] and match.residual <= FIRM:
+            log_p = pairs[a, b].in_place().log_p
+            if log_p is not None and log_p <= log(level):
+                yield Link(a, b, match.residual, log_p, directed=False, ground=_TURNED)
+                continue
         if match.verdict != RELATED or home[a] == home[b] or len(others) < FEWEST:
             continue
         some = [*others.values()][:_CALIBRATE]
@@ -171,6 +184,12 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> I
             whose = "other families, if all were trained alike"
             ground = f"matched: beyond {counted(len(found.independent), 'independent network')} of the {whose}"
             yield Link(a, b, match.residual, found.log_p, directed=False, ground=ground)
+
+
+def _met(states: States, a: str, b: str) -> Compared:
+    """Two networks of one symmetry side by side, streams that may rotate brought to meet."""
+    sym, second = states[b]
+    return compared(*met(sym, states[a][1], second), second)
 
 
 def _invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Families of many checkpoints: which descend from common weights, and a tree of each family."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import log, nan
@@ -19,11 +19,11 @@ from ..matching.judgement.verdict import SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import tensors_of
 from .after_matching import FEWEST
-from .comparable import compared
+from .comparable import States, compared, in_one_gauge
 from .descent import Merge, direction, merges
 from .in_place import checked
 from .p_values import power_of_ten
-from .relatives import COPY, FIRM, Distances, Link, Pair, States, aligned_links, ends, forest, kin, moved_copies
+from .relatives import COPY, FIRM, Distances, Link, Pair, aligned_links, ends, forest, kin, moved_copies
 
 _WEIGHTS = 256  # of every tensor
 
@@ -139,7 +139,8 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
     Every network is read once for a sketch; pairs whose sketches are alike get the exact test, and the false discovery
     rate is controlled over all pairs. Networks of different families are then compared by numbers that the group leaves
     as they are; where these are near, the nearest two are matched. What then agrees number by number is a copy;
-    otherwise at least four other families calibrate how much agreement means.
+    otherwise at least four other families calibrate how much agreement means. Of families that are left the first ones
+    are compared once more with norms folded, where streams may rotate.
 
     Args:
         models: Networks by name.
@@ -163,16 +164,21 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
     if len(models) < 2:
         raise ValueError(f"models must hold at least two networks. Got {len(models)}.")
     sym = symmetries(next(iter(models.values())), example_inputs)
-    return tree_of_states({name: (sym, tensors_of(model)) for name, model in models.items()}, rate)
+    folded = lambda names: in_one_gauge({name: models[name] for name in names}, example_inputs)
+    return tree_of_states({name: (sym, tensors_of(model)) for name, model in models.items()}, rate, folded)
 
 
 @in_usual_mode
-def tree_of_states(states: States, rate: float = _RATE) -> Tree:
+def tree_of_states(
+    states: States, rate: float = _RATE, folded: Callable[[Sequence[str]], States] = lambda _: {}
+) -> Tree:
     """Find families among checkpoints, in memory or read tensor by tensor, of one architecture or several.
 
     Args:
         states: By name the symmetry of a network's architecture, and its tensors.
         rate: Expected share of false ones among the pairs called related.
+        folded: Gives networks of one symmetry, by name, with norms folded so that streams may rotate
+            (``in_one_gauge``); with it rotated networks are found, of every family its first.
 
     Raises:
         ValueError: If there are fewer than two networks, weights cannot be compared, or the rate is none.
@@ -200,16 +206,23 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     distances |= {k: min(distances[k], match.residual) for k, match in matches.items() if match.residual <= FIRM}
     mixed = {frozenset((m.child, parent)) for m in sums for parent in m.parents}
     alike = {k: gap for k, gap in distances.items() if gap <= FIRM or frozenset(k) in mixed}
-    far = dict(kin(states, distances, alike, rate))
-    alike |= {k: distances[k] for k in far}
+    far = [*kin(states, distances, alike, rate, folded)]
+    doubted = {k for k, _, sure in far if not sure}
+    matches |= {k: match for k, match, _ in far if match is not None}
+    alike |= {k: distances[k] if match is None else match.residual for k, match, _ in far}
     branches = forest(names, sorted(alike, key=lambda pair: alike[pair]))[0]
-    links = tuple(_link(states, k, alike[k], found[k], matches.get(k), sums, far.get(k, True)) for k in branches)
+    links = tuple(_link(states, k, alike[k], found[k], matches.get(k), sums, k not in doubted) for k in branches)
     doubts = (
         f"{k.parent} and {k.child} may be no relatives, though they stand in one family: {_UNCALIBRATED}"
         for k in links
         if not k.calibrated
     )
     moved, notes = moved_copies(states, links, rate)
+    families = forest(names, ends((*links, *moved)))[1]
+    for heads in by_key((id(states[family[0]][0]), family[0]) for family in families).values():
+        if len(heads) > 1:
+            turned, more = moved_copies(folded(heads), (), rate)
+            moved, notes = (*moved, *turned), (*notes, *more)
     links = (*links, *moved)
     families = forest(names, ends(links))[1]
     links = (*links, *aligned_links(distances, found, families))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from ..._untrusted.checkpoints import HF, SETTINGS
+from ..._words import counted
 from ...errors import CheckpointError
 from .._options import ExampleOptions, advanced, argument
 from .._outputs import tell
@@ -78,12 +79,14 @@ def _pair(asked: Lineage) -> iw.Lineage:
     return iw.provenance.lineage_folded(models, inputs.example_input(spec, asked), sym, asked.level) or found
 
 
-def _fits(sym: iw.Symmetry, state: Mapping[str, torch.Tensor]) -> bool:
-    """Whether a checkpoint holds the model as it is, and a network that fits in memory several times."""
+def _fits(sym: iw.Symmetry, state: Mapping[str, torch.Tensor], count: int = 1) -> bool:
+    """Whether a checkpoint holds the model as it is, and so many networks of it fit in memory several times."""
     from ...symmetry.spaces import axis_size
 
     shapes = {n: tuple(axis_size(axis) for axis in layout.axes) for n, layout in sym.layouts.items()}
-    return sum(map(prod, shapes.values())) < _LARGE and all(n in state and state[n].shape == shapes[n] for n in shapes)
+    return count * sum(map(prod, shapes.values())) < _LARGE and all(
+        n in state and state[n].shape == shapes[n] for n in shapes
+    )
 
 
 def _families(asked: Lineage) -> iw.provenance.Tree:
@@ -96,12 +99,20 @@ def _families(asked: Lineage) -> iw.provenance.Tree:
     if len(files) < 2:
         raise ValueError(f"DIR must hold at least two checkpoints. Got {len(files)} in {str(folder)!r}.")
     known: dict[str, iw.Symmetry] = {}
-    states = {}
+    states, specs = {}, {}
     for path in files:
-        spec = asked.model or inputs.model_named_by(path)
+        specs[path.name] = spec = asked.model or inputs.model_named_by(path)
         known[spec] = known.get(spec) or inputs.symmetry_of(spec, asked)
         states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
-    return iw.provenance.tree_of_states(states)
+
+    def folded(names: Sequence[str]) -> iw.provenance.States:
+        if not all(_fits(*states[name], len(names)) for name in names):
+            tell(f"rotated copies were not looked for among {counted(len(names), 'large network')}: compare two alone")
+            return {}
+        models = {name: inputs.open_alone(specs[name], inputs.read_checkpoint(folder / name)) for name in names}
+        return iw.provenance.in_one_gauge(models, inputs.example_input(specs[names[0]], asked))
+
+    return iw.provenance.tree_of_states(states, folded=folded)
 
 
 def _is_result(path: Path) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..._io.lazy import LazyState
 from ...errors import VerificationError
 from ...symmetry.action import moved, tensors_of
+from ...symmetry.blocks import carrying
 from ...symmetry.find import symmetries
 from ...symmetry.folding.fold import centre, push_biases
 from ...symmetry.folding.norms import NORMALISING, fold_norms, level_biases, rotatable
@@ -30,6 +31,7 @@ from ..judgement.configurations import sizes_and_settings
 from .problem import Problem, keeping, searched
 
 _MANY = 3  # tensors that share a basis
+NEAR = 0.7  # cosine of embeddings, once rotated, below which networks are no tuned copies of each other
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,27 @@ def _fold(model: nn.Module, example_inputs: Any) -> tuple[Symmetry, frozenset[st
     except (ValueError, VerificationError):  # nothing that can be folded, or not without a change
         return None
     return sym, frozenset(streams & centred), rewriter.finished(), tuple(rewriter.added)
+
+
+def turning(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[Transformation, float]:
+    """The rotations that bring what they alone move (embeddings) of ``a`` nearest that of ``b``, and how near.
+
+    For each space the orthogonal Procrustes solution over those tensors. The cosine is the mean over a space's tensors,
+    the least over spaces, and 1 where there are none. No unit's place in another space has a part in it.
+    """
+    g, least = identity(sym), 1.0
+    for space in (s for s in sym.spaces if s.group.is_orthogonal):
+        products = list[Tensor]()
+        for name, block, dim, _ in carrying(sym.layouts, space.name):
+            if len(block.carried) == 1 and name in a and name in b and a[name].shape == b[name].shape:
+                u, v = (block.read(t[name]).movedim(dim, -1).reshape(-1, space.size).float() for t in (a, b))
+                if len(u) >= space.size:  # fewer rows meet whatever they are
+                    products.append(u.mT @ v / (u.norm() * v.norm()).clamp(min=1e-30))
+        if products:
+            left, cosines, right = torch.linalg.svd(torch.stack(products).mean(0))
+            least = min(least, float(cosines.sum()))
+            g = with_parts(g, space.name, linear=(left @ right).mT.double())
+    return g, least
 
 
 def _form(sym: Symmetry) -> tuple[object, object]:
