@@ -66,5 +66,16 @@ def test_tree_of_a_folder(run, files, tmp_path):
     (folder / "result.json").write_text("{}")
     ran = run("lineage", "tree", "many", "--model", MODEL)
     assert ran.code == 0 and "3 networks" in ran.out and "left out, results" in ran.err
+    (folder / "d").mkdir()
+    (folder / "d" / "config.json").write_text("{")
+    (folder / "cut.safetensors").write_bytes((folder / "a.safetensors").read_bytes()[:900])
+    ran = run("lineage", "tree", "many", "--model", MODEL)
+    assert ran.code == 0 and "3 networks" in ran.out, ran.out + ran.err
+    assert "left out, cut.safetensors: shard must be a complete safetensors file" in ran.err
+    assert "left out, d: folder must hold safetensors weights" in ran.err
+    for name in "ab":
+        (folder / f"{name}.safetensors").unlink()
+    ran = run("lineage", "tree", "many", "--model", MODEL)
+    assert ran.code == 2 and "shard must be a complete safetensors file" in ran.error
     ran = run("lineage", "tree", "nowhere", "--model", MODEL)
     assert ran.code == 2 and "DIR must be a folder of checkpoints" in ran.error

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..._untrusted.checkpoints import HF, SETTINGS
-from ...errors import CheckpointError
+from ..._words import first_line
+from ...errors import CheckpointError, IntertwineError
 from .._options import ExampleOptions, advanced, argument
 from .._outputs import tell
 from . import Finding, inputs, iw, torch
@@ -96,11 +97,18 @@ def _families(asked: Lineage) -> iw.provenance.Tree:
     if len(files) < 2:
         raise ValueError(f"DIR must hold at least two checkpoints. Got {len(files)} in {str(folder)!r}.")
     known: dict[str, iw.Symmetry] = {}
-    states = {}
+    states, refused = {}, dict[Path, Exception]()
     for path in files:
-        spec = asked.model or inputs.model_named_by(path)
-        known[spec] = known.get(spec) or inputs.symmetry_of(spec, asked)
-        states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
+        try:
+            spec = asked.model or inputs.model_named_by(path)
+            known[spec] = known.get(spec) or inputs.symmetry_of(spec, asked)
+            states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
+        except (IntertwineError, ValueError) as error:
+            refused[path] = error
+    if len(states) < 2:
+        raise next(iter(refused.values()))
+    for path, error in refused.items():
+        tell(f"left out, {path.name}: {first_line(error)}")
     return iw.provenance.tree_of_states(states)
 
 
