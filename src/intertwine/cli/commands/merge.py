@@ -124,7 +124,8 @@ class Merge(DeviceOptions, ExampleOptions):
         )
         group = group if self.method == "transport" else _in_one_code(group)
         found = self._merged(recipe, group)
-        scores = self._scores(group, found)
+        rows = [*zip(group.names, group.models), *found.scored]
+        scores = scored(group, rows, self.examples, self.batch_size)
         how: dict[str, Any] = {"ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers or "all"}
         settings = {
             "merged": group.names, **(how if recipe is None else {"recipe": asdict(found.recipe)}),
@@ -145,9 +146,10 @@ class Merge(DeviceOptions, ExampleOptions):
             say(f"{what}: {value:.3g}")
         percent = lambda share: "" if share is None else f"{share:.1%}"
         titled = [("network", "network"), ("test loss", "loss"), ("test accuracy", "accuracy")]
-        rows = [{t: percent(row[key]) if key == "accuracy" else row[key] for t, key in titled} for row in scores]
-        if rows:
-            print_table(rows)
+        if scores:
+            print_table(
+                [{t: percent(row[key]) if key == "accuracy" else row[key] for t, key in titled} for row in scores]
+            )
         if found.repair is not None:
             done = f"Statistics of features were corrected on the training split ({found.repair})"
             tell(f"{done}; --repair none does without.")
@@ -268,16 +270,18 @@ class Merge(DeviceOptions, ExampleOptions):
                 tell(f"Note: {note}.")
         return family
 
-    def _scores(self, group: inputs.Group, found: _Merged) -> list[dict[str, Any]]:
-        """Loss and accuracy of all networks on the test split, the merged one last."""
-        from ...features.evaluate import evaluate
 
-        if group.data is None or not group.data.labelled:
-            return []
-        rows = [*zip(group.names, group.models), *found.scored]
-        loader = group.loader("test", self.examples, self.batch_size)
-        scores = [(name, evaluate(model, loader)) for name, model in track(rows, "Scoring networks", enabled=None)]
-        return [{"network": name, "loss": one.loss, "accuracy": one.accuracy} for name, one in scores]
+def scored(
+    group: inputs.Group, rows: Sequence[tuple[str, torch.nn.Module]], examples: int, batch_size: int
+) -> list[dict[str, Any]]:
+    """Loss and accuracy of named networks on the test split of a group's data; none without labels."""
+    from ...features.evaluate import evaluate
+
+    if group.data is None or not group.data.labelled:
+        return []
+    loader = group.loader("test", examples, batch_size)
+    scores = [(name, evaluate(model, loader)) for name, model in track(rows, "Scoring networks", enabled=None)]
+    return [{"network": name, "loss": one.loss, "accuracy": one.accuracy} for name, one in scores]
 
 
 def _in_one_code(group: inputs.Group) -> inputs.Group:
