@@ -107,8 +107,8 @@ def _families(asked: Lineage) -> iw.provenance.Tree:
             refused[path] = error
     if len(states) < 2:
         raise next(iter(refused.values()))
-    for path, error in refused.items():
-        tell(f"left out, {path.name}: {first_line(error)}")
+    for path, why in refused.items():
+        tell(f"left out, {path.name}: {first_line(why)}")
     return iw.provenance.tree_of_states(states)
 
 
