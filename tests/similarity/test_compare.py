@@ -561,6 +561,14 @@ def test_a_best_match_is_judged_by_the_best_matches_of_the_shuffles():
     assert beyond <= 6 < alone  # of 45 unrelated layers; each on its own, several times as many
 
 
+@pytest.mark.parametrize(("exact", "null"), [(True, 20), (True, 0), (False, 20)])
+def test_the_smallest_p_that_shuffles_allow_is_said(exact, null):
+    drawn = Resampling(null=null, bootstrap=0, untrained=0)
+    found = iw.compare(net(), net(), [images(60)], measures="linear_cka", resampling=drawn, exact=exact)
+    for said in (str(found), found.to_html()):
+        assert ("o p is below 0.048, with 20 shuffles" in said) == (exact and null > 0)
+
+
 def test_one_layer_of_many_that_differs_is_not_called_the_same():
     torch.manual_seed(0)
     a = nn.Sequential(*(layer for _ in range(60) for layer in (nn.Linear(8, 8), nn.Tanh())), nn.Linear(8, 4)).double()

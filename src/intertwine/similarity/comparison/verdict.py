@@ -87,8 +87,13 @@ def lead(comparison: Compared) -> str:
 
 def too_few_shuffles(comparison: Compared) -> bool:
     """Whether even a score above all shuffles is not beyond chance at the 5 % level: 19 shuffles are the fewest."""
+    return least_p(comparison) > _LEVEL
+
+
+def least_p(comparison: Compared) -> float:
+    """The smallest p-value that so many shuffles allow; 0 where none were drawn, or a fitted tail goes on."""
     shuffles = comparison.settings.get("null")
-    return isinstance(shuffles, int) and shuffles > 0 and 1 / (shuffles + 1) > _LEVEL
+    return 1 / (shuffles + 1) if isinstance(shuffles, int) and shuffles > 0 else 0.0
 
 
 def above_chance(comparison: Compared, measure: str) -> Tensor:
