@@ -22,6 +22,7 @@ def files(tmp_path):
 def test_verdicts(run, files):
     ran = run("lineage", "a.safetensors", "b.safetensors", "--model", MODEL, "--out", "page.html")
     assert ran.code == 0 and ran.out.startswith("derived (exact, p < 1e-"), ran.out + ran.err
+    assert "both from the same start, such as one initialisation" in ran.out.splitlines()[0]
     ran = run("lineage", "a.safetensors", "c.safetensors", "--model", MODEL, "--json")
     found = json.loads(ran.out)
     assert len(found["networks"]) == 2 and all(said.startswith("a state dict of") for said in found["networks"])
