@@ -46,6 +46,17 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
     return (leaf for leaf in leaves(value, dataclasses) if isinstance(leaf, Tensor))
 
 
+def answers(output: Any) -> Any:
+    """What a model is judged by: of a Hugging Face output with logits these and what else is no hidden state.
+
+    Hidden states, attentions and outputs of parts are left out; a base model's output and any other stay whole.
+    """
+    if not (isinstance(output, Mapping) and is_dataclass(output) and any("logits" in name for name in output)):
+        return output
+    plain = lambda name, value: isinstance(value, Tensor) and "hidden_state" not in name
+    return {name: value for name, value in output.items() if "logits" in name or plain(name, value)}
+
+
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """The same mappings, lists and tuples, of the same classes, around changed values."""
     if isinstance(value, Mapping):

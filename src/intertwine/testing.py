@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ._evaluation import check_module, evaluating, unchanged, with_weights
 from ._examples import both_given, each, run
-from ._nested import tensors_in
+from ._nested import answers, tensors_in
 from ._random import seeded
 
 
@@ -66,13 +66,14 @@ def tolerance(dtype: torch.dtype) -> float:
 def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
     """All tensors that a model returns in eval mode without gradients, in a fixed order.
 
+    Of a Hugging Face output that has logits, hidden states and outputs of parts beside them are left out.
     The random state of the default generator is fixed for the run, and modes and state are as before afterwards.
 
     Raises:
         ValueError: If there are none.
     """
     with evaluating(model), unchanged(model), torch.no_grad(), seeded(0):
-        found = [t for example in each(inputs) for t in tensors_in(run(model, example), dataclasses=True)]
+        found = [t for example in each(inputs) for t in tensors_in(answers(run(model, example)), dataclasses=True)]
     if not found:
         raise ValueError("model must return at least one tensor. Got an output without any.")
     return found

@@ -156,3 +156,36 @@ def test_a_resized_vocabulary_is_named_with_both_sizes_in_either_order(run, tmp_
     (tmp_path / "odd" / "config.json").write_text(json.dumps({**settings, "vocab_size": 20}))
     said = run("same", "odd", "small").error
     assert "transformer.wte.weight (50, 8) for (20, 8)" in said and "vocab_size of config.json must be" in said
+
+
+WRAPPED = """
+from torch import nn
+from transformers import ViTConfig, ViTForImageClassification
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = ViTForImageClassification(ViTConfig({}))
+
+    def forward(self, x):
+        return self.inner(x).logits
+"""
+
+
+def test_a_directory_says_the_inputs_of_a_model_of_ones_own_beside_it(run, tmp_path):
+    t = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"image_size": 8, "patch_size": 4}
+    (tmp_path / "wrapped.py").write_text(WRAPPED.format(f"**{sizes}"))
+    torch.manual_seed(0)
+    b, a = (t.ViTForImageClassification(t.ViTConfig(**sizes)) for _ in range(2))
+    b.save_pretrained(tmp_path / "b")
+    save_file({f"inner.{name}": x for name, x in a.state_dict().items()}, tmp_path / "a.safetensors")
+    words = ("--model-like", "wrapped.py:Own", "--out", "made.safetensors")
+    ran = run("convert", "b", "--like", "a.safetensors", *words)
+    assert ran.code == 0, ran.err
+    for words in (("same", "--model-b", "hf:b"), ("diff",)):
+        ran = run(words[0], "made.safetensors", "b", "--model", "wrapped.py:Own", *words[1:])
+        assert ran.code == 0 and ran.out.startswith("the same"), ran.out + ran.err
+    ran = run("same", "made.safetensors", "a.safetensors", "--model", "wrapped.py:Own")
+    assert ran.code == 2 and "--input-shape or --data must be given" in ran.error

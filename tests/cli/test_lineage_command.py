@@ -22,6 +22,7 @@ def files(tmp_path):
 def test_verdicts(run, files):
     ran = run("lineage", "a.safetensors", "b.safetensors", "--model", MODEL, "--out", "page.html")
     assert ran.code == 0 and ran.out.startswith("derived (exact, p < 1e-"), ran.out + ran.err
+    assert "both from the same start, such as one initialisation" in ran.out.splitlines()[0]
     ran = run("lineage", "a.safetensors", "c.safetensors", "--model", MODEL, "--json")
     found = json.loads(ran.out)
     assert len(found["networks"]) == 2 and all(said.startswith("a state dict of") for said in found["networks"])
@@ -66,5 +67,16 @@ def test_tree_of_a_folder(run, files, tmp_path):
     (folder / "result.json").write_text("{}")
     ran = run("lineage", "tree", "many", "--model", MODEL)
     assert ran.code == 0 and "3 networks" in ran.out and "left out, results" in ran.err
+    (folder / "d").mkdir()
+    (folder / "d" / "config.json").write_text("{")
+    (folder / "cut.safetensors").write_bytes((folder / "a.safetensors").read_bytes()[:900])
+    ran = run("lineage", "tree", "many", "--model", MODEL)
+    assert ran.code == 0 and "3 networks" in ran.out, ran.out + ran.err
+    assert "left out, cut.safetensors: shard must be a complete safetensors file" in ran.err
+    assert "left out, d: folder must hold safetensors weights" in ran.err
+    for name in "ab":
+        (folder / f"{name}.safetensors").unlink()
+    ran = run("lineage", "tree", "many", "--model", MODEL)
+    assert ran.code == 2 and "shard must be a complete safetensors file" in ran.error
     ran = run("lineage", "tree", "nowhere", "--model", MODEL)
     assert ran.code == 2 and "DIR must be a folder of checkpoints" in ran.error

@@ -1,6 +1,7 @@
 """``fold``, ``rotate``, ``canonical``, ``prune``, ``transport`` write networks anew, or say what stands in the way."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -108,6 +109,10 @@ def test_pruned_networks_are_smaller_and_name_no_architecture_that_they_are_not(
     ran = run(*words, "--units", "0-1,3", "--out", "small.safetensors", "--json")
     said = json.loads(ran.out)
     assert said["units"] == [0, 1, 3] and said["parameters"] < said["parameters before"]
+    assert 0.01 < said["relative error"] < 10 and not said["scores"]  # no data
+    assert "outputs on the example inputs differ by" in run(*words, "--units", "0-1,3", "--out", "2.safetensors").out
+    ran = run(*words, "--units", "0-1,3", "--out", "3.safetensors", "--data", "digits", "--examples", "40")
+    assert ran.code == 0 and re.search(r"\nbefore: test loss [\d.]+, accuracy .*%\nafter: test loss", ran.out), ran.err
     small = load_file(tmp_path / "small.safetensors")
     assert torch.equal(small["conv1.weight"], cnn.conv1.weight.detach()[[0, 1, 3]])
     assert "not built in" in run("fingerprint", "small.safetensors").error

@@ -372,3 +372,30 @@ def test_units_that_are_gone_are_no_zeros(turned, pruned):
     assert "their weights" not in said
     assert {c.kind for c in found.tensors if c.name == "0.weight"} == {"widened" if turned else "narrowed"}
     assert kinds(found) >= {"filled" if turned else "pruned"} if pruned else not kinds(found) & {"pruned", "filled"}
+
+
+class Gated(nn.Module):
+    """A gated layer behind a norm with a gain, whose stream nothing can move."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.gate, self.down = nn.RMSNorm(32), *(nn.Linear(32, 32, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        h = self.norm(x)
+        return x + self.down(nn.functional.silu(self.gate(h)) * self.up(h))
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_a_gain_that_its_readers_took_up_and_were_cast_with_is_not_reset(folded):
+    torch.manual_seed(0)
+    a, x = Gated(), torch.randn(5, 32)
+    with torch.no_grad():
+        a.norm.weight.uniform_(0.5, 1.5)
+        b = copy.deepcopy(a)
+        for layer in (b.up, b.gate) if folded else ():
+            layer.weight.mul_(b.norm.weight)
+        b.norm.weight.fill_(1)
+    found = iw.diff(a, b.bfloat16().float(), x)
+    assert found.same_function == folded and ("gains folded" in kinds(found)) == folded
+    assert ("reset to a constant: norm.weight" in str(found)) != folded

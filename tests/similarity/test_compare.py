@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+import transformers_zoo as zoo
 from rewritten_networks import PAIRS
 from torch import nn
 
@@ -559,6 +560,26 @@ def test_a_best_match_is_judged_by_the_best_matches_of_the_shuffles():
         own = found.scores["linear_cka"].argmax(1, keepdim=True)
         alone += int((found.null_p["linear_cka"].gather(1, own) <= 0.05).sum())
     assert beyond <= 6 < alone  # of 45 unrelated layers; each on its own, several times as many
+
+
+def test_the_headline_says_of_a_rotated_copy_that_it_is_one():
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    a, x = zoo.MAKERS["LlamaForCausalLM"]()
+    b, tokens = iw.rotate(a, x).model, torch.randint(0, 30, (40, 6))
+    found = iw.compare(a, b, [{"input_ids": tokens}], ["model.layers.0"], resampling=Resampling(untrained=0))
+    assert "compute the same features in every layer up to orthogonal maps" in str(found)
+    seed = zoo.MAKERS["LlamaForCausalLM"]()[0]
+    found = iw.compare(a, seed, [{"input_ids": tokens}], ["model.layers.0"], resampling=Resampling(untrained=0))
+    assert "compute the same features" not in str(found)
+
+
+@pytest.mark.parametrize(("exact", "null"), [(True, 20), (True, 0), (False, 20)])
+def test_the_smallest_p_that_shuffles_allow_is_said(exact, null):
+    drawn = Resampling(null=null, bootstrap=0, untrained=0)
+    found = iw.compare(net(), net(), [images(60)], measures="linear_cka", resampling=drawn, exact=exact)
+    for said in (str(found), found.to_html()):
+        assert ("o p is below 0.048, with 20 shuffles" in said) == (exact and null > 0)
 
 
 def test_one_layer_of_many_that_differs_is_not_called_the_same():

@@ -5,6 +5,8 @@ import torch
 import transformers_zoo as hf_zoo
 from upstream import runs_on_meta, since
 
+from intertwine import same
+from intertwine._nested import answers
 from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
 
@@ -27,6 +29,28 @@ def test_function_is_kept(name):
     for kind in ("permutation", "scale", "sign", "linear"):
         twin = sym.act(sym.random(1, kinds={kind}), model)
         assert function_error(model, twin, inputs) < ROUNDING[sym.dtype], kind
+
+
+@pytest.mark.parametrize("name", ["T5ForConditionalGeneration", pytest.param("CLIPModel", marks=OLDER["CLIPModel"])])
+def test_logits_say_what_a_network_is_and_not_the_hidden_states_beside_them(name):
+    torch.manual_seed(0)
+    model, inputs = hf_zoo.MAKERS[name]()
+    sym = symmetries(model, inputs)
+    assert any("beside the logits" in note for note in sym.notes)
+    twin = sym.act(sym.random(1, kinds={"permutation"}), model)
+    before, after = model(**inputs), twin(**inputs)
+    hidden = lambda out: out["text_model_output"][0] if "text_model_output" in out else out.encoder_last_hidden_state
+    assert not torch.allclose(hidden(before), hidden(after), atol=1e-2)
+    assert same(model, twin, inputs).verdict == "the same network up to symmetry"
+
+
+def test_boxes_beside_logits_are_part_of_the_answer():
+    from transformers.models.detr.modeling_detr import DetrObjectDetectionOutput
+
+    x = torch.ones(2)
+    fields = {"logits": x, "pred_boxes": x, "last_hidden_state": x, "encoder_hidden_states": (x, x)}
+    assert answers(DetrObjectDetectionOutput(**fields)).keys() == {"logits", "pred_boxes"}
+    assert answers(fields) is fields  # of one's own code: all of it
 
 
 @runs_on_meta

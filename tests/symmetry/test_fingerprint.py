@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import transformers_zoo as hf_zoo
 from handmade import MAKERS, make
 from torch import nn
 
@@ -84,6 +85,21 @@ def test_coupled_tensors_are_read_together():
         ["o.weight", "v.bias", "v.weight"],
         ["o.bias"],
     ]
+
+
+def test_copies_that_were_folded_share_one_once_both_are_and_rotated_ones_never_do():
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    a, x = hf_zoo.MAKERS["GPT2LMHeadModel"]()
+    with torch.no_grad():
+        for name, p in a.named_parameters():
+            if ".ln_" in name:
+                p.add_(0.3 * torch.randn_like(p))
+    folded, turned = iw.fold(a, x).model, iw.rotate(a, x).model
+    assert fingerprint(a, x) != fingerprint(folded, x)
+    one, two, other = (fingerprint(iw.fold(m, x).model, x) for m in (a, folded, turned))
+    assert one == two != other
+    assert iw.same(a, turned, x).verdict == "the same network up to symmetry"
 
 
 def test_bad_input():

@@ -28,7 +28,7 @@ FOLDED = {
         {"word_embeddings_layernorm.weight", "word_embeddings_layernorm.bias"},
     ),
     "Qwen3ForCausalLM": (set(), {"q_norm.weight", "k_norm.weight"}),
-    "T5ForConditionalGeneration": ({"lm_head.weight"}, {"encoder.final_layer_norm.weight"}),
+    "T5ForConditionalGeneration": ({"lm_head.weight"}, set()),
 }
 
 

@@ -5,10 +5,14 @@ import json
 import pytest
 import torch
 from handmade import MAKERS, make
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save_file, save_model
+from torch import nn
 from upstream import stores_complex_numbers
 
 import intertwine as iw
+from intertwine._io import read_tensors
+from intertwine._io.lazy import headers_of
 from intertwine.errors import CheckpointError
 from intertwine.symmetry import StoredState, write_shards
 from intertwine.symmetry.action import act_
@@ -153,3 +157,30 @@ def test_whole_numbers_that_nothing_moves_are_kept(tmp_path):
     source = shard(model, tmp_path / "a")
     index = act_on_disk(sym, sym.random(seed=1), source, tmp_path / "b")
     assert StoredState(index)["1.num_batches_tracked"] == 7
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.block, self.head = nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 9, bias=False)
+        self.embed.weight = self.head.weight
+
+    def forward(self, tokens):
+        return self.head(self.block(self.embed(tokens)).relu())
+
+
+def test_a_file_that_keeps_one_name_of_tied_tensors_holds_all_of_them(tmp_path):
+    model, tokens, path = Tied(), torch.arange(9)[None], tmp_path / "model.safetensors"
+    save_model(model, path)
+    with safe_open(path, framework="pt") as file:
+        assert len(list(file.keys())) == 3  # of 4
+    sym = iw.symmetries(model, tokens)
+    for state in (read_tensors(path), StoredState(path)):
+        assert state.keys() == model.state_dict().keys()
+        assert all(torch.equal(state[name], x) for name, x in model.state_dict().items())
+        assert iw.same(state, model.state_dict(), None, sym).verdict == "the same network up to symmetry"
+    assert StoredState(path).headers() == headers_of(model.state_dict())
+    index = write_shards(tmp_path / "shards", {n: x for n, x in model.state_dict().items() if n != "embed.weight"})
+    said = json.loads(index.read_text())
+    index.write_text(json.dumps({**said, "metadata": {**said["metadata"], "embed.weight": "head.weight"}}))
+    assert torch.equal(StoredState(index)["embed.weight"], model.embed.weight)

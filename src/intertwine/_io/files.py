@@ -8,7 +8,7 @@ import os
 import pickle
 import platform
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -213,12 +213,21 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     return found
 
 
+def tied_names(said: Any, held: Container[str]) -> dict[str, str]:
+    """Names of tied tensors that are not held, each with the one that is, as the metadata of ``save_model`` says."""
+    told = said.items() if isinstance(said, Mapping) else ()
+    return {name: kept for name, kept in told if isinstance(kept, str) and kept in held and name not in held}
+
+
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
 
     try:
-        return load_file(path)
+        with safe_open(path, framework="pt") as file:
+            said = file.metadata()
+        found: dict[str, Tensor] = load_file(path)
+        return found | {name: found[kept] for name, kept in tied_names(said, found).items()}
     except (SafetensorError, ValueError, OSError) as error:
         raise CheckpointError(
             f"checkpoint must be a complete safetensors file. Got {str(path)!r}, {path.stat().st_size} bytes, which "

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from .._memory import check_fits
 from .._untrusted.files import json_of, regular_file, within
 from ..errors import CheckpointError
-from .files import write_json, write_tensors
+from .files import tied_names, write_json, write_tensors
 from .gguf_file import GGUF, gguf_tensors
 
 __all__ = ["LazyState", "StoredState", "write_shards"]
@@ -57,7 +58,7 @@ class StoredState(LazyState):
 
     Args:
         path: ``*.safetensors.index.json``, a single ``.safetensors`` file, a folder with either, or a ``.gguf`` file,
-            whose tensors are dequantised.
+            whose tensors are dequantised. Of tied tensors kept under one name (``save_model``), all names are there.
 
     Attributes:
         files: Name of each tensor to the file that holds it.
@@ -69,11 +70,14 @@ class StoredState(LazyState):
     def __init__(self, path: str | Path) -> None:
         path = _found(Path(path))
         self._stored = gguf_tensors(path) if path.suffix == GGUF else {}
-        whole = self._stored or (_names(path) if path.suffix == ".safetensors" else None)
-        self.files = _indexed(path) if whole is None else dict.fromkeys(whole, path)
-        folders = frozenset(file.parent.resolve() for file in self.files.values())
+        read = _names if path.suffix == ".safetensors" else _indexed
+        files, said = (dict.fromkeys(self._stored, path), {}) if self._stored else read(path)
+        self._tied = tied_names(said, files)
+        self.files = {**files, **{name: files[kept] for name, kept in self._tied.items()}}
+        folders = frozenset(file.parent.resolve() for file in files.values())
         make = {name: tensor.read for name, tensor in self._stored.items()}
-        super().__init__(make or {name: partial(_read, file, name) for name, file in self.files.items()}, folders)
+        stored = {name: partial(_read, file, self._tied.get(name, name)) for name, file in self.files.items()}
+        super().__init__(make or stored, folders)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors in memory.
@@ -96,7 +100,7 @@ class StoredState(LazyState):
                     header = file.get_slice(name)
                     shape = tuple(header.get_shape())
                     found[name] = shape, (header[:0] if shape else file.get_tensor(name)).dtype
-        return found
+        return found | {name: found[kept] for name, kept in self._tied.items()}
 
 
 def folders_of(state: Mapping[str, Tensor]) -> frozenset[Path]:
@@ -164,8 +168,8 @@ def no_weights(folder: Path) -> CheckpointError:
     )
 
 
-def _indexed(path: Path) -> dict[str, Path]:
-    """Files of tensors by name, as an index has them."""
+def _indexed(path: Path) -> tuple[dict[str, Path], Any]:
+    """Files of tensors by name, as an index has them, and its metadata."""
     index = json_of(path, "index", CheckpointError)
     table = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(table, dict) or not table:
@@ -175,11 +179,11 @@ def _indexed(path: Path) -> dict[str, Path]:
             raise CheckpointError(f"weight_map must name files beside the index. Got {file!r}.")
     for file in set(table.values()):
         within(path.parent, file, "shard", CheckpointError)
-    held = {file: _names(path.parent / file) for file in sorted(set(table.values()))}
+    held = {file: _names(path.parent / file)[0] for file in sorted(set(table.values()))}
     for name, file in table.items():
         if name not in held[file]:
             raise CheckpointError(f"index must agree with its shards. Got {name!r}, not in {file!r}.")
-    return {name: path.parent / file for name, file in table.items()}
+    return {name: path.parent / file for name, file in table.items()}, index.get("metadata")
 
 
 def _found(path: Path) -> Path:
@@ -196,13 +200,14 @@ def _found(path: Path) -> Path:
     return path
 
 
-def _names(path: Path) -> set[str]:
+def _names(path: Path) -> tuple[dict[str, Path], Any]:
+    """The file by the name of each of its tensors, and its metadata."""
     from safetensors import SafetensorError, safe_open
 
     regular_file(path, "shard", CheckpointError)
     try:
         with safe_open(path, framework="pt") as file:
-            return set(file.keys())
+            return dict.fromkeys(file.keys(), path), file.metadata()
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"shard must be a complete safetensors file. Got {str(path)!r} ({error}).") from None
 

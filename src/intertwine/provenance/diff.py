@@ -27,7 +27,7 @@ from ..symmetry.blocks import blocks
 from ..symmetry.folding.fold import folded
 from ..symmetry.gauge import canonical
 from ..testing import function_error, outputs, relative_error, tolerance
-from .changes.element_words import element_findings, moved_units
+from .changes.element_words import element_findings, folded_gains, moved_units
 from .changes.findings import LOST, pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
 from .changes.pairs import Pairs, paired
@@ -38,6 +38,7 @@ from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most
 _FEW = 3  # one tensor of so many, of which nothing is left in place, and of these, once streams are rotated back
 _AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was rewritten
+_TAKEN_UP = 0.1  # of a gain's distance from ones, left once what reads it has it
 
 Network = nn.Module | Mapping[str, Tensor]
 
@@ -225,6 +226,10 @@ def _settled(changes: list[TensorChange], pairs: Pairs, found: Explained) -> lis
     if all(c.settled for c in changes):
         return changes
     told = dict.fromkeys(_rewritten(pairs, found.g), (REWRITTEN, "same affine map"))
+    taken = {name for name, now, *_ in folded_gains(pairs, found.g) if now}
+    near = lambda c: c.relative * c.norm <= _TAKEN_UP * float((pairs.a[c.name].double() - 1).norm())
+    ones = (c for c in changes if c.kind == "constant" and c.name in taken and near(c))
+    told |= {c.name: (ROUNDED, c.dtypes[1]) for c in ones}  # rounded readers tell the scale no better
     if any(e.linear is not None for e in found.g.elements.values()):
         fits = lambda x: any(torch.equal(x, x.to(half).to(x.dtype)) for half in HALVES)
         halves = frozenset(c.name for c in changes if c.name in pairs.sym.layouts and fits(pairs.b[c.name]))

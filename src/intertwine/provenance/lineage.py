@@ -36,6 +36,7 @@ _LEVEL = 1e-6
 _COMMON = 0.25  # share of the tensors that both must have: heads are replaced, layers dropped
 _PARTS = 1e-3  # level at which single blocks of a network that is derived are named
 _ALIKE = 0.5  # mean cosine of tensors that strangers do not reach once they are aligned
+_OPEN = ": one from the other, or both from the same start, such as one initialisation"
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,8 +75,9 @@ class Lineage(Result):
 
     @property
     def headline(self) -> str:
-        """The verdict with its p-value."""
-        return f"{self.verdict} ({self.evidence}{'' if self.log_p is None else f', p {power_of_ten(self.log_p)}'})"
+        """The verdict with its p-value, and what it leaves open."""
+        p = "" if self.log_p is None else f", p {power_of_ten(self.log_p)}"
+        return f"{self.verdict} ({self.evidence}{p}){_OPEN if self.verdict == DERIVED else ''}"
 
     def summary(self) -> str:
         """The verdict, its ground, a line for every block, and notes: first what else the reason says."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..._untrusted.checkpoints import HF, SETTINGS
-from ..._words import counted
-from ...errors import CheckpointError
+from ..._words import counted, first_line
+from ...errors import CheckpointError, IntertwineError
 from .._options import ExampleOptions, advanced, argument
 from .._outputs import tell
 from . import Finding, inputs, iw, torch
@@ -99,11 +99,18 @@ def _families(asked: Lineage) -> iw.provenance.Tree:
     if len(files) < 2:
         raise ValueError(f"DIR must hold at least two checkpoints. Got {len(files)} in {str(folder)!r}.")
     known: dict[str, iw.Symmetry] = {}
-    states, specs = {}, {}
+    states, specs, refused = {}, dict[str, str](), dict[Path, Exception]()
     for path in files:
-        specs[path.name] = spec = asked.model or inputs.model_named_by(path)
-        known[spec] = known.get(spec) or inputs.symmetry_of(spec, asked)
-        states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
+        try:
+            specs[path.name] = spec = asked.model or inputs.model_named_by(path)
+            known[spec] = known.get(spec) or inputs.symmetry_of(spec, asked)
+            states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
+        except (IntertwineError, ValueError) as error:
+            refused[path] = error
+    if len(states) < 2:
+        raise next(iter(refused.values()))
+    for path, why in refused.items():
+        tell(f"left out, {path.name}: {first_line(why)}")
 
     def folded(names: Sequence[str]) -> iw.provenance.States:
         if not all(_fits(*states[name], len(names)) for name in names):

@@ -26,8 +26,8 @@ class Merge(DeviceOptions, ExampleOptions):
     """Merge networks of one architecture into one of the same size: align, average, repair.
 
     With data, statistics are repaired on the training split, and all networks are scored on the test split, merged
-    ones with and without alignment and repair. Two networks are merged in the basis and with the widths of A; more of
-    them around their common mean.
+    ones with and without alignment and repair; the last of the table is written. Two networks are merged in the basis
+    and with the widths of A; more of them around their common mean.
 
     Example:
       intertwine merge a.safetensors b.safetensors --data digits --out merged.safetensors
@@ -61,8 +61,8 @@ class Merge(DeviceOptions, ExampleOptions):
     interpolation: str = "linear"
     layers: list[str] | None = advanced("Merge only these, joined by commas: beginnings of tensor names or patterns.")
     repair: str = advanced(
-        "auto (where labels show no larger loss with it), none, recalibrate (batch norms), repair or rescale (networks "
-        "without them).",
+        "auto (of merged networks with and without alignment and repair the one with the smallest loss on the training "
+        "split, where there are labels), none, recalibrate (batch norms), repair or rescale (networks without them).",
         "auto",
     )
     dtype: str | None = advanced(
@@ -124,7 +124,8 @@ class Merge(DeviceOptions, ExampleOptions):
         )
         group = group if self.method == "transport" else _in_one_code(group)
         found = self._merged(recipe, group)
-        scores = self._scores(group, found)
+        rows = [*zip(group.names, group.models), *found.scored]
+        scores = scored(group, rows, self.examples, self.batch_size)
         how: dict[str, Any] = {"ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers or "all"}
         settings = {
             "merged": group.names, **(how if recipe is None else {"recipe": asdict(found.recipe)}),
@@ -145,9 +146,10 @@ class Merge(DeviceOptions, ExampleOptions):
             say(f"{what}: {value:.3g}")
         percent = lambda share: "" if share is None else f"{share:.1%}"
         titled = [("network", "network"), ("test loss", "loss"), ("test accuracy", "accuracy")]
-        rows = [{t: percent(row[key]) if key == "accuracy" else row[key] for t, key in titled} for row in scores]
-        if rows:
-            print_table(rows)
+        if scores:
+            print_table(
+                [{t: percent(row[key]) if key == "accuracy" else row[key] for t, key in titled} for row in scores]
+            )
         if found.repair is not None:
             done = f"Statistics of features were corrected on the training split ({found.repair})"
             tell(f"{done}; --repair none does without.")
@@ -183,12 +185,15 @@ class Merge(DeviceOptions, ExampleOptions):
             ways = list(product((False, True) if distances else (True,), dict.fromkeys((None, done))))
         said = {False: "merged as they are", True: "merged after alignment" if distances else "merged"}
         models = [made(*way) for way in track(ways, "Merging and repairing", enabled=None)]
-        if done and loader is not None and self.repair == "auto" and len(models) > 1:  # there are labels to judge by
-            plain, loss = (evaluate(x, loader).loss for x in models[-2:])
-            if plain < loss:
-                losses = f"{plain:.3f} as merged, {loss:.3f}{_REPAIRED[done]}"
-                tell(f"Loss on the training split: {losses}. Written as merged; --repair {done} writes the other.")
-                models[-2:], ways[-2:], done = models[:-3:-1], ways[:-3:-1], None
+        names = [f"{said[aligned]}{_REPAIRED[how]}" for aligned, how in ways]
+        if loader is not None and self.repair == "auto" and len(models) > 1:  # there are labels to judge by
+            losses = [loss if (loss := evaluate(x, loader).loss) == loss else float("inf") for x in models]
+            best = min(reversed(range(len(models))), key=losses.__getitem__)
+            told = "; ".join(f"{name}: {loss:.3f}" for name, loss in zip(names, losses))
+            insist = "" if best == len(models) - 1 else f"; --repair {done or 'none'} insists on the last"
+            tell(f"Loss on the training split: {told}. Written is the smallest, {names[best]}{insist}.")
+            models, ways, names = ([*x[:best], *x[best + 1 :], x[best]] for x in (models, ways, names))
+            done, moved = ways[-1][1], moved if ways[-1][0] else group.models
         *others, model = models
         if self.dtype is not None:
             model = cast(model, self.dtype)
@@ -197,8 +202,7 @@ class Merge(DeviceOptions, ExampleOptions):
                     raise ValueError(
                         f"--dtype must hold all weights. Got {self.dtype}, in which {name} overflows. Say bfloat16."
                     )
-        scored = [(f"{said[aligned]}{_REPAIRED[how]}", x) for (aligned, how), x in zip(ways, [*others, model])]
-        return _Merged(model, scored, moved, distances, self._typed(recipe), done)
+        return _Merged(model, [*zip(names, [*others, model])], moved, distances, self._typed(recipe), done)
 
     def _typed(self, recipe: iw.merging.Recipe) -> iw.merging.Recipe:
         """The recipe with a result of the dtype; nothing is rounded on the way to the widest."""
@@ -268,16 +272,18 @@ class Merge(DeviceOptions, ExampleOptions):
                 tell(f"Note: {note}.")
         return family
 
-    def _scores(self, group: inputs.Group, found: _Merged) -> list[dict[str, Any]]:
-        """Loss and accuracy of all networks on the test split, the merged one last."""
-        from ...features.evaluate import evaluate
 
-        if group.data is None or not group.data.labelled:
-            return []
-        rows = [*zip(group.names, group.models), *found.scored]
-        loader = group.loader("test", self.examples, self.batch_size)
-        scores = [(name, evaluate(model, loader)) for name, model in track(rows, "Scoring networks", enabled=None)]
-        return [{"network": name, "loss": one.loss, "accuracy": one.accuracy} for name, one in scores]
+def scored(
+    group: inputs.Group, rows: Sequence[tuple[str, torch.nn.Module]], examples: int, batch_size: int
+) -> list[dict[str, Any]]:
+    """Loss and accuracy of named networks on the test split of a group's data; none without labels."""
+    from ...features.evaluate import evaluate
+
+    if group.data is None or not group.data.labelled:
+        return []
+    loader = group.loader("test", examples, batch_size)
+    scores = [(name, evaluate(model, loader)) for name, model in track(rows, "Scoring networks", enabled=None)]
+    return [{"network": name, "loss": one.loss, "accuracy": one.accuracy} for name, one in scores]
 
 
 def _in_one_code(group: inputs.Group) -> inputs.Group:

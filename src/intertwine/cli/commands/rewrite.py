@@ -6,10 +6,11 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from ..._words import read
+from ..._words import first_line, read
 from .._options import ExampleOptions, advanced, option
-from .._outputs import claim, print_json, say, tell_written, write_network
+from .._outputs import claim, print_json, say, tell, tell_written, write_network
 from . import inputs, iw
+from .merge import scored
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,6 +123,7 @@ class Prune(Rewriting):
 
     Every tensor that carries the space loses the same rows, sizes in modules and configurations follow, and the result
     is proved equal, in float64, to the whole network with these units masked. 'intertwine symmetries' names the spaces.
+    Prints how far the outputs on the example move and, with labelled data, loss and accuracy before and after.
 
     Example:
       intertwine prune a.safetensors --space conv1.weight[0] --units 0-2,5 --out smaller.safetensors
@@ -132,13 +134,26 @@ class Prune(Rewriting):
 
     space: list[str] = option("The space, or several that lose the same units, joined by commas or repeated.", ...)
     units: str = option("The units that stay: numbers and ranges, joined by commas.", ..., metavar="0-2,5")
+    examples: int = 2000
+    batch_size: int = 250
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
         (model,), kept = group.models, read("units", "--units", self.units)
         small = iw.prune_channels(iw.symmetries(model, group.example), self.space, kept, model, group.example)
         before, after = (sum(p.numel() for p in one.parameters()) for one in (model, small))
         said = f"{len(kept)} units of {', '.join(self.space)} stay: {after:,} of {before:,} weights"
+        moved = iw.testing.function_error(model, small, group.example)
+        said += f"\noutputs on the example inputs differ by {moved:.1e} (relative)"
+        scores = []
+        try:
+            scores = scored(group, [("before", model), ("after", small)], self.examples, self.batch_size)
+        except (ValueError, IndexError) as error:  # its outputs are none of these labels
+            tell(f"Not scored on the data: {first_line(error)}")
+        for row in scores:
+            right = "" if row["accuracy"] is None else f", accuracy {row['accuracy']:.1%}"
+            said += f"\n{row['network']}: test loss {row['loss']:.3g}{right}"
         facts = {"space": self.space, "units": kept, "parameters before": before, "parameters": after}
+        facts |= {"relative error": moved, "scores": scores}
         recipe = {"pruned": group.names, "space": self.space, "units": self.units}
         return small, said, facts, recipe
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ... import lab
 from ..._memory import check_fits
 from ..._nested import map_tensors, tensors_in
-from ..._untrusted.checkpoints import HF
+from ..._untrusted.checkpoints import HF, SETTINGS
 from ..._untrusted.files import check_fields, json_of
 from ..._words import read
 from ...errors import CheckpointError, DataError
@@ -231,7 +231,11 @@ def batches(
 
 
 def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
-    """The example that ``--data``, ``--input-shape`` and their like ask for, or else one of the model's own shape."""
+    """The example that ``--data``, ``--input-shape`` and their like ask for, or else one of a model's own shape."""
+    says = lambda known: known.startswith(HF) or is_builtin(known)
+    if asked.input_shape is None and not says(spec):  # another model that the command reads may
+        folders = (f"{HF}{path}" for path in asked.reads if any((path / name).is_file() for name in SETTINGS))
+        spec = next(filter(says, (getattr(asked, "model_b", None) or "", *folders)), spec)
     directory = Path(spec.removeprefix(HF)) if spec.startswith(HF) else None
     example: Any
     if asked.input_shape is not None:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..._attributes import Kept
-from ..._nested import leaves, tensors_in
+from ..._nested import answers, leaves, tensors_in
 from ..._random import host_state
+from ..._words import listed
 from ...errors import CaptureError
 from ...features.activations import function_names, nonlinearity
 from ..calls import Ref
@@ -112,7 +113,10 @@ def _finished(
 ) -> Program:  # fmt: skip
     """The program of what was recorded."""
     notes: list[str] = []
-    found = list(output_tensors(result, notes))
+    kept = answers(result)
+    if kept is not result and (hidden := [name for name in result if name not in kept]):
+        notes.append(f"what is returned beside the logits is not part of the function preserved: {listed(hidden)}")
+    found = list(output_tensors(kept, notes))
     if not found:
         raise CaptureError(
             f"model must return a tensor, or a list, tuple or mapping of them. Got {type(result).__name__}. "

@@ -31,7 +31,7 @@ def element_findings(pairs: Pairs, g: Transformation) -> Iterator[Finding]:
     """
     sym, carried = pairs.sym, pairs.sym.carriers
     said: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
-    gains = list(_folded_gains(pairs, g))
+    gains = list(folded_gains(pairs, g))
     if gains:
         folded = all(now for _, now, *_ in gains)
         names = tuple(name for name, *_ in gains)
@@ -119,7 +119,7 @@ def _noun(sym: Symmetry, space: Space, names: Sequence[str]) -> str:
     return "channel" if stream or any(len(sym.layouts[n].axes) == 4 for n in names) else "unit"
 
 
-def _folded_gains(pairs: Pairs, g: Transformation) -> Iterator[tuple[str, bool, str, int]]:
+def folded_gains(pairs: Pairs, g: Transformation) -> Iterator[tuple[str, bool, str, int]]:
     """Gains that became ones, or were ones, by the scale of their space: name, whether folded, space, generator."""
     for name, layout in pairs.sym.layouts.items():
         leaf = layout.axes[0] if len(layout.axes) == 1 else None

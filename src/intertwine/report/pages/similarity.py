@@ -88,6 +88,8 @@ def _measures_table(comparison: Comparison) -> Table:
         f"Chance is the mean score after shuffling the examples of B{_untrained_text(comparison)}. Calibrated scores "
         "are 0 at the 95 % point of the shuffled scores and 1 for equal layers."
     )
+    if least := verdict.least_p(comparison):
+        caption += f" No p is below {least:.2g}, with {comparison.settings['null']} shuffles."
     shuffled = any(chance is not None for chance in comparison.chance.values())
     return Table([*columns, "Own counterpart is the best match"], rows, caption if shuffled else "")
 

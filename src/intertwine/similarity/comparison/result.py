@@ -157,7 +157,9 @@ class Comparison(Result):
         if yes or no:
             head.append(f"Beyond {verdict.judged_by(bool(self.untrained_pairs))}: {_listed(yes)}; not: {_listed(no)}.")
         sizes = f"{len(self.layers_a)} with {counted(len(self.layers_b), 'layer')}"
-        head.append(f"Comparison of {sizes} on {counted(self.examples, 'example')}, seed {self.seed}")
+        least = verdict.least_p(self)
+        said = f"; no p is below {least:.2g}, with {self.settings['null']} shuffles" if least else ""
+        head.append(f"Comparison of {sizes} on {counted(self.examples, 'example')}, seed {self.seed}{said}")
         notes = "\n".join(f"Note: {note}" for note in self.notes)
         tables = (_table(self, measure) for measure in self.measures)
         return "\n\n".join(["\n".join(head), *tables, *filter(None, [notes])])

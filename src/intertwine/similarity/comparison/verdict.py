@@ -87,8 +87,13 @@ def lead(comparison: Compared) -> str:
 
 def too_few_shuffles(comparison: Compared) -> bool:
     """Whether even a score above all shuffles is not beyond chance at the 5 % level: 19 shuffles are the fewest."""
+    return least_p(comparison) > _LEVEL
+
+
+def least_p(comparison: Compared) -> float:
+    """The smallest p-value that so many shuffles allow; 0 where none were drawn, or a fitted tail goes on."""
     shuffles = comparison.settings.get("null")
-    return isinstance(shuffles, int) and shuffles > 0 and 1 / (shuffles + 1) > _LEVEL
+    return 1 / (shuffles + 1) if isinstance(shuffles, int) and shuffles > 0 else 0.0
 
 
 def above_chance(comparison: Compared, measure: str) -> Tensor:
@@ -268,6 +273,11 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     word = _word(summary, comparison.examples)
     about = "How similar the two networks are" if word.startswith("cannot") else "The two networks are"
     found = [(f"{about} {word}: {said}" if word else f"{said[:1].upper()}{said[1:]}") + f" on average{where}."]
+    for wider in (summarise(comparison, name, rows) for name in comparison.measures if "procrustes" in name):
+        if paired(comparison) and wider.lowest > _SAME_DISTANCE and wider.layers == summary.layers:
+            moved = f"up to {comparison.groups[wider.measure]}: {measure_title(wider.measure)} is {wider.score:.3f}"
+            found.append(f"Yet they compute the same features in every layer {moved}, as in a rotated copy.")
+            break
     every, matched, beyond = summary.layers, summary.matched, summary.beyond
     if matched is not None:
         all_ = "Every layer resembles its" if matched == every else f"{matched} of {every} layers resemble their"

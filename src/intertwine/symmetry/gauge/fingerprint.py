@@ -29,6 +29,8 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sy
 
     What no tensor shows is not in it: networks of the same weights whose settings differ, such as ``rope_theta``, an
     epsilon, or one activation of a kind for another, share it though they compute other functions. ``same`` tells them.
+    Nor is what no element of the group does: a copy whose stream was rotated has another string, also once both are
+    folded; one whose biases or means of norms were folded shares it once both are.
 
     ``"iw1-<architecture>-<weights>"``: a hash of the layouts, and a hash of twelve numbers that no permutation, scale,
     sign or change of basis alters, rounded to multiples of 0.05. No such string can be safe: a number may lie on
