@@ -36,7 +36,9 @@ HEADER = "| model | parameters | spaces | scale generators | sign generators | d
 
 
 def tensors_of(output: object) -> Iterator[Tensor]:
-    """All floating-point tensors in a nested output."""
+    """All floating-point tensors in a nested output, beside logits no hidden states and outputs of parts."""
+    if isinstance(output, dict) and any("logits" in key for key in output):
+        output = [x for key, x in output.items() if "logits" in key or (isinstance(x, Tensor) and "hidden" not in key)]
     if isinstance(output, Tensor):
         if output.is_floating_point():
             yield output

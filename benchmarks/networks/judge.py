@@ -191,9 +191,13 @@ def _tried(case: Case, model: nn.Module, name: str, how: tuple[int, float, int],
 
 
 def run(model: nn.Module, inputs: tuple | Mapping[str, Any]) -> list[Tensor]:
-    """All floating-point outputs of a network, computed in float64 throughout."""
+    """All floating-point outputs of a network, computed in float64 throughout; no hidden states beside logits."""
     with InDouble():
-        return list(_floats(_call(model, inputs)))
+        found = _call(model, inputs)
+        if isinstance(found, Mapping) and any("logits" in key for key in found):
+            found = {key: x for key, x in found.items() if "logits" in key or isinstance(x, Tensor)}
+            found = {key: x for key, x in found.items() if "hidden_state" not in key}
+        return list(_floats(found))
 
 
 def _call(model: nn.Module, inputs: tuple | Mapping[str, Any]) -> object:
