@@ -271,6 +271,18 @@ def test_texts_without_a_tokenizer_of_the_model(run, texts, how):
     assert "--tokenizer must be an existing" in run("barrier", "gpt_a", "gpt_b", *words, "--tokenizer", "letters").error
 
 
+@pytest.mark.parametrize(("padding", "texts"), [(None, 1), (0, 2)])
+def test_classifiers_without_a_padding_token_get_one_text(run, tmp_path, padding, texts):
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.LlamaConfig(**small, vocab_size=20, num_key_value_heads=1, pad_token_id=padding, num_labels=3)
+    for name in "ab":
+        transformers.LlamaForSequenceClassification(config).save_pretrained(tmp_path / name)
+    shown = example_input(f"hf:{tmp_path / 'a'}", Same(a=tmp_path / "a", b=tmp_path / "b"))
+    assert tuple(shown.shape) == (texts, 8)
+    ran = run("same", "a", "b")
+    assert ran.code == 0 and "different" in ran.out, ran.err
+
+
 def test_models_of_texts_and_images_get_both(run, tmp_path):
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     vision = {**small, "image_size": 16, "patch_size": 8}

@@ -128,6 +128,19 @@ def test_merges_name_both_parents_and_their_weights():
     assert "holds weights of" in page and "Merges" in page
 
 
+def test_a_merge_with_other_weights_in_every_tensor_is_no_one_sum():
+    base = net(0)
+    left, right = tuned(base, 1), tuned(base, 2)
+    mixed, shares = copy.deepcopy(base), {"0.weight": 1.0, "3.weight": 0.25}
+    with torch.no_grad():
+        for (name, m), x, y in zip(mixed.named_parameters(), left.parameters(), right.parameters()):
+            share = shares.get(name, 0.5)
+            m.copy_(share * x + (1 - share) * y)
+    (found,) = iw.lineage_tree({"left": left, "right": right, "mixed": mixed}, X).merges
+    assert {name: pytest.approx(found.by_tensor[name][0], abs=1e-3) for name in shares} == shares
+    assert "tensor by tensor, with 0.25 to 1.00 of left" in found.told
+
+
 def renewed(model, layers, seed):
     """Some layers anew, the others as they are."""
     torch.manual_seed(seed)

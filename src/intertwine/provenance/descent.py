@@ -97,6 +97,8 @@ class _Signs:
 
 _SHARE = 0.05  # weight of a parent from which on it counts
 _ROUNDED = 0.02  # of the parents' distance: what rounding leaves of a merge
+_EVEN = 0.03  # standard deviation of weights, tensor by tensor, that are one weight
+_APART = 0.01  # of the parents' norm: from which distance on a tensor tells weights
 _PAIRED = 12  # relatives of one network of which pairs are looked at
 
 
@@ -109,8 +111,10 @@ class Merge:
         parents: The two.
         weights: Their weights in it, the mean over tensors by how far the parents are apart there.
         residual: What is left of it, over the distance of the parents: rounding, or what it was trained since.
-        told: Whether it is between them (up to rounding), or related to both, which are unrelated. Neither tells which
-            is later: what both come from lies between them, too, and a network may be extrapolated from two others.
+        told: Whether it is between them (up to rounding), with one weight or several; or related to both, which are
+            unrelated. Neither tells which is later: what both come from lies between them, too, and a network may be
+            extrapolated from two others.
+        by_tensor: The weights in each tensor in which the parents are apart.
     """
 
     child: str
@@ -118,6 +122,12 @@ class Merge:
     weights: tuple[float, float]
     residual: float
     told: str
+    by_tensor: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def sum(self) -> str:
+        """The weighted sum, such as ``0.40 base + 0.60 tuned``."""
+        return " + ".join(f"{weight:.2f} {parent}" for weight, parent in zip(self.weights, self.parents))
 
 
 def merges(
@@ -135,41 +145,48 @@ def merges(
         members = [child, *relatives[:_PAIRED]]
         grams = _grams([states[m] for m in members], names)
         every = (
-            _merge(child, (a, b), [g[[0, i, j]][:, [0, i, j]] for g in grams], frozenset((a, b)) in related)
+            _merge(child, (a, b), {n: g[[0, i, j]][:, [0, i, j]] for n, g in grams.items()}, {a, b} in related)
             for (i, a), (j, b) in combinations(enumerate(members[1:], 1), 2)
         )
         found += sorted(filter(None, every), key=lambda merge: merge.residual)[:1]
     return tuple(found)
 
 
-def _grams(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> list[Tensor]:
+def _grams(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> dict[str, Tensor]:
     """Inner products of all networks, tensor by tensor."""
-    found = []
+    found = {}
     for name in names:
         if all(name in state for state in states):
             tensors = [state[name] for state in states]
             if tensors[0].is_floating_point() and len({t.shape for t in tensors}) == 1:
                 x = torch.stack([t.flatten().double() for t in tensors])
-                found.append(x @ x.mT)
+                found[name] = x @ x.mT
     return found
 
 
-def _merge(child: str, parents: tuple[str, str], grams: list[Tensor], related: bool) -> Merge | None:
+def _merge(child: str, parents: tuple[str, str], grams: Mapping[str, Tensor], related: bool) -> Merge | None:
     """The merge of two parents, by least squares tensor by tensor; ``None`` where it is none."""
-    left = apart = 0.0
-    weights = []
-    for g in grams:
+    left = apart = squares = 0.0
+    total, by_tensor = torch.zeros(2, dtype=torch.float64), dict[str, tuple[float, float]]()
+    for name, g in grams.items():
         pair, target = g[1:, 1:], g[1:, 0]
         w = torch.linalg.lstsq(pair, target, driver="gelsd").solution
         left += max(float(g[0, 0] - 2 * w @ target + w @ pair @ w), 0.0)
         gap = max(float(pair[0, 0] - 2 * pair[0, 1] + pair[1, 1]), 0.0)
         apart += gap
-        weights.append(w * gap)
+        total += w * gap
+        squares += float(w[0]) ** 2 * gap
+        if gap > _APART**2 * float(pair.trace()):
+            by_tensor[name] = (float(w[0]), float(w[1]))
     if apart <= 0:
         return None
-    first, second = (torch.stack(weights).sum(0) / apart).tolist()
+    first, second = (total / apart).tolist()
     residual = (left / apart) ** 0.5
     if min(first, second) < _SHARE or (related and residual > _ROUNDED):
         return None
-    told = "a weighted sum of both, up to rounding" if residual <= _ROUNDED else "related to both, which are unrelated"
-    return Merge(child, parents, (first, second), residual, f"{told}: a merge, or they come from it")
+    shares = [w for w, _ in by_tensor.values()]
+    uneven = bool(shares) and squares / apart - first**2 > _EVEN**2
+    apiece = f" tensor by tensor, with {min(shares):.2f} to {max(shares):.2f} of {parents[0]}" if uneven else ""
+    between = f"a weighted sum of both{apiece}, up to rounding"
+    told = between if residual <= _ROUNDED else "related to both, which are unrelated"
+    return Merge(child, parents, (first, second), residual, f"{told}: a merge, or they come from it", by_tensor)

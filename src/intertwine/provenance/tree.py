@@ -115,9 +115,7 @@ class Tree(Result):
                 p = "" if link.log_p is None else f", p {power_of_ten(link.log_p)}"
                 lines.append(f"  {link.parent} {arrow} {link.child}  distance {link.distance:.3f}{p}; {link.ground}")
         for m in self.merges:
-            (a, b), (v, w) = m.parents, m.weights
-            left = f"{m.residual:.1%} of their distance is left"
-            lines.append(f"holds both: {m.child} = {v:.2f} {a} + {w:.2f} {b}  {m.told}; {left}")
+            lines.append(f"holds both: {m.child} = {m.sum}  {m.told}; {m.residual:.1%} of their distance is left")
         return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
 
     _columns = ("a", "b", "log10_p", "linked")

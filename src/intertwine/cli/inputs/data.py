@@ -5,6 +5,7 @@ The model says how, by its directory, its card or its code; options come before.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -36,7 +37,7 @@ _SIZE = (dict.fromkeys(("shortest_edge", "height", "width"), (int, None)), int, 
 _KINDS = {"size": _SIZE, "crop_size": _SIZE, "crop_pct": (float, None), "image_mean": ([float], float, None),
           "image_std": ([float], float, None)}  # fmt: skip
 _TOKENIZER = "tokenizer.json"
-_TOKENS = "2,8"  # texts of tokens
+_TOKENS, _ONE_TEXT = "2,8", "1,8"  # texts of tokens
 _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
 
@@ -305,9 +306,20 @@ def _of_config(config: Mapping[str, Any], meta: bool) -> Any:
     if isinstance(bins, int) and isinstance(frames, int):
         return _random(f"2,{bins},{2 * frames}", None, meta)  # frames are halved before the encoder
     if isinstance(vocabulary, int):
-        return _random(_TOKENS, vocabulary, meta)
+        return _random(_ONE_TEXT if _read_alone(config) else _TOKENS, vocabulary, meta)
     text, vision = (config.get(key) or {} for key in ("text_config", "vision_config"))
     if not isinstance(text.get("vocab_size"), int) or not isinstance(vision.get("image_size"), int):
         return None
     words = _random(_TOKENS, text["vocab_size"], meta)
     return {"input_ids": words, "pixel_values": _of_config(vision, meta)}
+
+
+def _read_alone(config: Mapping[str, Any]) -> bool:
+    """Whether a classifier finds the end of a text by a padding token that it does not have: of two it would fail."""
+    if not any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ()):
+        return False
+    from transformers import AutoConfig
+
+    with suppress(ValueError):  # of a kind that is not known
+        config = {**AutoConfig.for_model(str(config.get("model_type"))).to_dict(), **config}
+    return config.get("pad_token_id") is None

@@ -238,6 +238,15 @@ class Networks:
         return stated if self.gauge is None else stated.turning(self.gauge.ones)
 
 
+_OTHER_WIDTHS = (
+    "For other widths of one architecture, bring b to those of a with merging.transport ('intertwine transport') first."
+)
+_OTHER_LABELS = (
+    "These are rows of tokens or classes, which have places of their own: give both the same ones first, such as those "
+    "that both know, or take a head from one of them."
+)
+
+
 def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b"), finite: bool = True) -> None:
     """Refuse two networks that are not of one architecture and one width."""
     one, other = tensors_of(a), tensors_of(b)
@@ -249,10 +258,11 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
         if one[name].shape != other[name].shape:
             shapes = f"{tuple(one[name].shape)} and {tuple(other[name].shape)}"
             shapes += f" ({told})" if (told := sizes_and_settings(a, b)) else ""
+            pairs = [(one[n].shape, other[n].shape) for n in one if n in other and one[n].shape != other[n].shape]
+            rows = all(len(x) == len(y) and x[1:] == y[1:] for x, y in pairs)  # units would be read somewhere
             raise ValueError(
                 f"{names[0]} and {names[1]} must be of one architecture and have the same widths. Got {name!r} of "
-                f"shapes {shapes}. For other widths of one architecture, bring b to those of a with merging.transport "
-                "('intertwine transport') first."
+                f"shapes {shapes}. " + (_OTHER_LABELS if rows else _OTHER_WIDTHS)
             )
     first: dict[int, str] = {}
     for name, parameter in a.named_parameters(remove_duplicate=False):

@@ -110,10 +110,7 @@ def tree_page(found: Tree) -> Page:
         [k.parent, "to" if k.directed else "with", k.child, f"{k.distance:.3f}", _power(k.log_p, "none"), k.ground]
         for k in found.links
     ]
-    sums = [
-        [m.child, f"{m.weights[0]:.2f} {m.parents[0]} + {m.weights[1]:.2f} {m.parents[1]}", f"{m.residual:.2%}", m.told]
-        for m in found.merges
-    ]
+    sums = [[m.child, m.sum, f"{m.residual:.2%}", m.told] for m in found.merges]
     blocks: list[Block] = [
         Paragraph(sentence(found.summary().partition("\n")[0]), "verdict"),
         *([_drawn(found)] if links else []),
