@@ -191,7 +191,8 @@ def _class_of(config: Any) -> Any:
     """The class that ``architectures`` names, if it is a model of transformers itself; else the one of AutoModel."""
     transformers = _transformers()
     named = next(iter(config.architectures or [""]), "")
-    found = getattr(transformers, named, None) if isinstance(named, str) and named.isidentifier() else None
+    with torch.device("cpu"):  # as code is imported here that may compute
+        found = getattr(transformers, named, None) if isinstance(named, str) and named.isidentifier() else None
     is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
     if is_model:
         return found

@@ -152,7 +152,7 @@ class PWCCA(_ByDirections):
     def _compared(self, a: FactorSide, b: FactorSide) -> float:
         turn, rho, _ = singular(_overlap(a, b))
         rho, ties = rho.clamp(0, 1), turn[:, : _forced(a, b)]
-        if ties.shape[1] < len(rho):
+        if 0 < ties.shape[1] < len(rho):
             turn[:, : ties.shape[1]] = ties @ singular(ties.T @ a.weights)[0]
         alpha = (turn.T @ a.weights).abs().sum(1)  # <h_i, x_c> for h = U turn and x = U S V^T
         return float(alpha @ rho / alpha.sum())
