@@ -104,27 +104,28 @@ def test_experts_chosen_by_the_data_are_covered_or_said():
 def test_an_encoder_with_a_decoder_shares_its_embedding_and_says_so():
     model, inputs = MAKERS["T5ForConditionalGeneration"]()
     found = iw.symmetries(model, inputs).mappings()
-    assert len(found.entries) == 10 and found.proved
+    assert len(found.entries) == 11 and found.proved
     assert any(note.startswith("tied weights move together: ") and "shared.weight" in note for note in found.notes)
 
 
-class Logits(nn.Module):
-    """A model that returns its logits alone."""
+class WithStream(nn.Module):
+    """A model that returns the last hidden state of its encoder beside its logits."""
 
     def __init__(self, whole: nn.Module) -> None:
         super().__init__()
         self.whole = whole
 
     def forward(self, **inputs):
-        return self.whole(**inputs).logits
+        found = self.whole(**inputs)
+        return found.logits, found.encoder_last_hidden_state
 
 
-def test_an_encoder_with_a_decoder_rotates_once_it_returns_logits_alone():
+def test_an_encoder_with_a_decoder_rotates_unless_it_returns_its_stream():
     model, inputs = MAKERS["T5ForConditionalGeneration"]()
     with pytest.raises(ValueError, match=r"shared.weight: the model returns what it writes: give one that returns"):
-        iw.rotate(model, inputs)
-    turned = iw.rotate(Logits(model), inputs, heads=None)
-    assert [r.space for r in turned.rotated] == ["whole.shared.weight[1]"]
+        iw.rotate(WithStream(model), inputs)
+    turned = iw.rotate(model, inputs, heads=None)
+    assert [r.space for r in turned.rotated] == ["shared.weight[1]"]
     assert turned.proof.error < 1e-12 < turned.proof.control
 
 
