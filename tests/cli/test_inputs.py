@@ -444,6 +444,15 @@ def test_recipes_do_what_their_methods_say_entry_by_entry(run, vits):
     assert len(kept) > 500 and abs(sum(kept) / len(kept) - 0.5) < 0.1
 
 
+def test_a_recipe_without_a_mean_is_refused_before_networks_are_aligned(run, vits, monkeypatch):
+    models = "[{model: vit_a, parameters: {weight: 1}}, {model: vit_b, parameters: {weight: -1}}]"
+    (vits / "r.yml").write_text(f"merge_method: linear\nmodels: {models}\n")
+    monkeypatch.setattr("intertwine.merging.align_family", None)
+    ran = run("merge", "r.yml", "--out", "m")
+    assert ran.code == 2 and "weights must not sum to zero where they are normalised. Got 1.0 and -1.0" in ran.error
+    assert not (vits / "m").exists() or not list((vits / "m").iterdir())
+
+
 def test_a_recipe_says_the_shares_itself(run, vits):
     models = "[{model: vit_a, parameters: {weight: 1}}, {model: vit_b, parameters: {weight: 1}}]"
     (vits / "r.yml").write_text(f"merge_method: linear\nmodels: {models}\n")

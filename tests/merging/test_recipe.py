@@ -168,6 +168,24 @@ def test_both_dtypes_are_read_and_written(tmp_path, nets):
         replace(recipe, out_dtype="int8")
 
 
+@pytest.mark.parametrize("weight", [-1.0, (("2.", -1.0), ("", 3.0)), -1 + 1e-12], ids=["plain", "filter", "nearly"])
+def test_weights_that_sum_to_zero_have_no_mean(nets, weight):
+    (a, x), (b, y) = list(nets.items())[:2]
+    recipe = Recipe("linear", ((a, {"weight": 1.0}), (b, {"weight": weight})), None, {})
+    for work in (lambda: recipe.check(x), lambda: recipe.apply(nets)):
+        with pytest.raises(ValueError, match=r"weights must not sum to zero .* Got 1.0 and -.* Say normalize: false."):
+            work()
+    plain = replace(recipe, settings={"normalize": False}).apply(nets)
+    torch.testing.assert_close(plain[2].weight, x[2].weight - y[2].weight)
+
+
+def test_what_overflows_is_not_written(nets):
+    a, b = list(nets)[:2]
+    recipe = Recipe("linear", ((a, {"weight": 1e6}), (b, {"weight": 1.0})), None, {"normalize": False}, None, "float16")
+    with pytest.raises(ValueError, match=r"merged weights must be finite. Got NaN or infinity in 0.weight"):
+        recipe.apply(nets)
+
+
 class Phases(nn.Module):
     def __init__(self):
         super().__init__()

@@ -88,7 +88,7 @@ class TaskArithmetic:
         else:
             total, mass = deltas.sum(0), shares.sum(0)
         if self.normalise:
-            total = total / torch.where(mass.abs() < 1e-8, 1.0, mass)
+            total = total / torch.where(mass.abs() < _NOTHING, 1.0, mass)
         return (start + self.scale * total).to(base.dtype)
 
     def _kept(self, delta: Tensor, density: float, generator: torch.Generator | None) -> Tensor:
@@ -119,6 +119,7 @@ _OF_ALL = ("t", "normalize", "rescale", "lambda", "int8_mask")
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _CASTS = ("dtype", "out_dtype")
 _OF_PARTS = ("linear", "slerp", "task_arithmetic")  # the real and the imaginary part of a merge are those of its models
+_NOTHING = 1e-8  # sum of weights that none are divided by
 _LARGEST = 1 << 20  # bytes of a recipe
 
 Setting = float | bool | tuple[tuple[str, float], ...]  # one number, or numbers by a part of the tensor's name
@@ -176,9 +177,23 @@ class Recipe:
         """Where those are that have weights: all for linear, those beside the base otherwise."""
         return tuple(place for place, _ in self.models if self.method == "linear" or place != self.base)
 
+    def check(self, network: nn.Module) -> None:
+        """Refuse weights that are missing for a parameter of a network, or have no mean, before long work.
+
+        Raises:
+            ValueError: If there are such.
+        """  # noqa: DOC502 - raised by what it calls
+        for name, _ in network.named_parameters() if self.method != "slerp" else ():
+            self._weights(name)
+
     def apply(self, networks: Mapping[str, nn.Module], seed: int = 0) -> nn.Module:
-        """Merge networks that are in one basis."""
+        """Merge networks that are in one basis.
+
+        Raises:
+            ValueError: If weights have no mean, or what comes out is not finite where the networks are.
+        """
         first = networks[self.places[0]]
+        self.check(first)
         for place in self.places[1:]:
             check_matching(first, networks[place])
         states = {place: tensors_of(network) for place, network in networks.items()}
@@ -186,7 +201,14 @@ class Recipe:
         names = (name for name, _ in (*first.named_parameters(), *first.named_buffers()))  # tied tensors by one name
         with torch.no_grad():
             write(merged, {name: self._tensor(name, states, seed) for name in names})
-        return cast(follow_(merged, networks.values()), self.out_dtype)
+        merged = cast(follow_(merged, networks.values()), self.out_dtype)
+        for name, x in merged.named_parameters():
+            if not x.isfinite().all() and all(state[name].isfinite().all() for state in states.values()):
+                raise ValueError(
+                    f"merged weights must be finite. Got NaN or infinity in {name}, of finite ones. Take smaller "
+                    "weights, or dtype and out_dtype float32 or bfloat16."
+                )
+        return merged
 
     def _tensor(self, name: str, states: Mapping[str, Mapping[str, Tensor]], seed: int) -> Tensor:
         start = states[self.places[0]][name]
@@ -207,11 +229,10 @@ class Recipe:
     def _merge(self, name: str, start: Tensor, others: Sequence[Tensor], seed: int) -> Tensor:
         if self.method == "slerp":
             return between(start, others[0], self._number("t", name), "spherical")
-        weights = [self._number("weight", name, place) for place in self.merged]
+        weights, normalise = self._weights(name)
         same = all(torch.equal(start, x) for x in others)  # infinities that all hold would become NaN
         way = METHODS[self.method]
         if way is None:
-            normalise = bool(self._number("normalize", name, default=1.0))
             if same and normalise:
                 return start
             total = torch.zeros_like(others[0], dtype=torch.promote_types(others[0].dtype, torch.float32))
@@ -222,13 +243,24 @@ class Recipe:
             return start
         way = replace(
             way,
-            normalise=bool(self._number("normalize", name, default=float(way.normalise))),
+            normalise=normalise,
             rescale=bool(self._number("rescale", name, default=float(way.rescale))),
             scale=self._number("lambda", name, default=1.0),
         )
         densities = [self._number("density", name, place, default=1.0) for place in self.merged]
         number = int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=6).digest())
         return way(start, others, weights, densities, torch.Generator().manual_seed(number))
+
+    def _weights(self, name: str) -> tuple[list[float], bool]:
+        """The weights of all models for a tensor, and whether they are normalised."""
+        weights, way = [self._number("weight", name, place) for place in self.merged], METHODS[self.method]
+        normalise = bool(self._number("normalize", name, default=float(way is None or way.normalise)))
+        if way is None and normalise and abs(sum(weights)) < _NOTHING:
+            raise ValueError(
+                f"weights must not sum to zero where they are normalised. Got {' and '.join(map(str, weights))} for "
+                f"{name}. Say normalize: false."
+            )
+        return weights, normalise
 
     def _number(self, key: str, name: str, place: str | None = None, default: float | None = None) -> float:
         """A setting for a tensor: the model's own before that of all, the first part of a name that fits."""

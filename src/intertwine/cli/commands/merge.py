@@ -243,6 +243,7 @@ class Merge(DeviceOptions, ExampleOptions):
 
     def _by_recipe(self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any) -> tuple[_Made, _Basis]:
         """What a recipe says, after all networks were brought into one basis."""
+        recipe.check(group.models[0])
         basis = self._in_one_basis(group, loader)
 
         def made(aligned: bool, repair: str | None) -> torch.nn.Module:
