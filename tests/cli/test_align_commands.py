@@ -158,6 +158,12 @@ def test_other_widths(run, users, tmp_path):
     ran = run("merge", *wide, "--method", "transport", "--data", "digits", "--out", "m.safetensors")
     assert ran.code == 0, ran.err
     assert load_file(tmp_path / "m.safetensors")["1.weight"].shape == (12, 64)
+    assert ran.out.count("merged after transport to the widths of a.safetensors") == 2  # repaired, too
+    words = ("--method", "transport", "--input-shape", "2,64", "--out", "m.safetensors")
+    ran = run("merge", *wide, *words, "--repair", "none")
+    assert ran.out == "merged after transport to the widths of a.safetensors: a.safetensors, wide.safetensors\n", (
+        ran.err
+    )
     ran = run("align", *wide, "--input-shape", "2,64")
     assert ran.code == 2 and "have the same widths" in ran.error and "'intertwine transport'" in ran.error
 
@@ -352,6 +358,8 @@ def test_three_strangers_are_merged_jointly_and_it_is_said_what_was_folded_and_u
     assert ran.code == 0, ran.err
     note = "gains of norms were folded in all, with lm_head.weight of their own, so that streams rotate"
     assert f"Note: {note}." in ran.err, ran.err
+    card = (tmp_path / "merged" / "README.md").read_text()
+    assert all(said in card for said in ('"shares": "1/3 each"', f'"notes": ["{note}"]')) and '"ratio"' not in card
     assert ran.out.startswith("relative distance as they are")
 
 

@@ -126,11 +126,13 @@ class Merge(DeviceOptions, ExampleOptions):
         found = self._merged(recipe, group)
         rows = [*zip(group.names, group.models), *found.scored]
         scores = scored(group, rows, self.examples, self.batch_size)
-        how: dict[str, Any] = {"ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers or "all"}
+        count = len(paths)
+        how: dict[str, Any] = {"ratio": self.ratio} if count == 2 else {"shares": f"1/{count} each"}
+        how |= {"interpolation": self.interpolation, "layers": self.layers or "all"}
         settings = {
             "merged": group.names, **(how if recipe is None else {"recipe": asdict(found.recipe)}),
             "method": self.method, "repair": found.repair or "none", "dtype": self.dtype, "seed": self.seed,
-            "command": self.line,
+            "command": self.line, **({"notes": found.basis.notes} if found.basis.notes else {}),
         }  # fmt: skip
         written = {}
         if self.out is not None:
@@ -141,7 +143,7 @@ class Merge(DeviceOptions, ExampleOptions):
         if self.as_json:
             return print_json({**written, "scores": scores, "distances": found.basis.distances, **settings})
         if not (found.basis.distances or scores):
-            say(f"merged as they are: {', '.join(group.names)}")
+            say(f"{found.scored[-1][0]}: {', '.join(group.names)}")
         for what, value in found.basis.distances.items():
             say(f"{what}: {value:.3g}")
         percent = lambda share: "" if share is None else f"{share:.1%}"
@@ -185,7 +187,9 @@ class Merge(DeviceOptions, ExampleOptions):
         ways: list[tuple[bool, str | None]] = [(True, done)]
         if group.data is not None and group.data.labelled:  # what is written comes last
             ways = list(product((False, True) if basis.distances else (True,), dict.fromkeys((None, done))))
-        said = {False: "merged as they are", True: "merged after alignment" if basis.distances else "merged"}
+        said = {False: "merged as they are", True: f"merged {'after alignment' if basis.distances else 'as they are'}"}
+        if self.method == "transport":
+            said[True] = f"merged after transport to the widths of {group.names[0]}"
         models = [made(*way) for way in track(ways, "Merging and repairing", enabled=None)]
         names = [f"{said[aligned]}{_REPAIRED[how]}" for aligned, how in ways]
         if loader is not None and self.repair == "auto" and len(models) > 1:  # there are labels to judge by
