@@ -31,12 +31,6 @@ class Family:
     elements: tuple[Alignment | None, ...]
     like: tuple[int | None, ...]
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know where networks were folded."""
-        own = (found for found, like in zip(self.elements, self.like) if found is not None and like is None)
-        return tuple(dict.fromkeys(note for found in own if found.gauge is not None for note in found.notes))
-
     def apply(self, models: Sequence[nn.Module]) -> list[nn.Module]:
         """Copies in one basis; those that stay are folded if others were."""
         fold = next((found.folded for found in self.elements if found is not None), lambda model: model)

@@ -74,21 +74,12 @@ class Merge(DeviceOptions, ExampleOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         recipe = self.recipe is not None
-        if recipe:
-            check_checkpoint(self.checkpoints[0])
-        else:
-            check("checkpoints", self.checkpoints)
+        check_checkpoint(self.checkpoints[0]) if recipe else check("checkpoints", self.checkpoints)
         changed = self.ratio != 0.5 or self.interpolation != "linear" or bool(self.layers)
-        if recipe and (changed or self.method == "transport"):
-            raise ValueError(
-                "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says "
-                f"them itself. Got {str(self.checkpoints[0])!r}."
-            )
-        if len(self.checkpoints) > 2 and (changed or self.method == "transport"):
-            raise ValueError(
-                "--ratio, --interpolation, --layers and --method transport must be for two networks. "
-                f"Got {len(self.checkpoints)}, which are averaged."
-            )
+        if (changed or self.method == "transport") and len(self.checkpoints) != 2:
+            rule = f"left out with a recipe, which says them itself. Got {str(self.checkpoints[0])!r}."
+            rule = rule if recipe else f"for two networks. Got {len(self.checkpoints)}, which are averaged."
+            raise ValueError(f"--ratio, --interpolation, --layers and --method transport must be {rule}")
         if self.out is None and self.mergekit is None:
             raise ValueError("--out or --mergekit must be given. Got neither. Say --out merged, for example.")
         if self.mergekit is None:
@@ -114,6 +105,9 @@ class Merge(DeviceOptions, ExampleOptions):
         inputs.check_tokenizers(
             paths, "to be merged", "Rows of embeddings that stand for different tokens have no mean."
         )
+        given = [Path(x).resolve() for x in (paths if recipe is None else [place for place, _ in recipe.models])]
+        for path in (path for path in dict.fromkeys(given) if given.count(path) > 1):
+            tell(f"Note: {path.name} is listed {given.count(path)} times, and counts as often.")
         if self.mergekit is not None:
             claim_file(self.mergekit, [*paths, *self.checkpoints])
             claim_folder(self.mergekit.with_suffix(""), ["."], paths)
@@ -126,8 +120,7 @@ class Merge(DeviceOptions, ExampleOptions):
         found = self._merged(recipe, group)
         rows = [*zip(group.names, group.models), *found.scored]
         scores = scored(group, rows, self.examples, self.batch_size)
-        count = len(paths)
-        how: dict[str, Any] = {"ratio": self.ratio} if count == 2 else {"shares": f"1/{count} each"}
+        how: dict[str, Any] = {"ratio": self.ratio} if len(paths) == 2 else {"shares": f"1/{len(paths)} each"}
         how |= {"interpolation": self.interpolation, "layers": self.layers or "all"}
         settings = {
             "merged": group.names, **(how if recipe is None else {"recipe": asdict(found.recipe)}),
@@ -165,8 +158,10 @@ class Merge(DeviceOptions, ExampleOptions):
         from ...merging.repair import batch_norms
 
         loader = group.loader("train", self.examples, self.batch_size) if group.data is not None else None
-        if self.dtype == "float32":
-            for model in group.models:
+        for name, model in zip(group.names, group.models):
+            if not any(x.any() for x in model.parameters()):
+                tell(f"Note: all weights of {name} are zero.")
+            if self.dtype == "float32":
                 model.float()  # so that means are not rounded to what the networks are kept in
         if self.repair == "auto" and group.data is None and batch_norms(group.models[0]):
             raise ValueError(
@@ -187,9 +182,9 @@ class Merge(DeviceOptions, ExampleOptions):
         ways: list[tuple[bool, str | None]] = [(True, done)]
         if group.data is not None and group.data.labelled:  # what is written comes last
             ways = list(product((False, True) if basis.distances else (True,), dict.fromkeys((None, done))))
-        said = {False: "merged as they are", True: f"merged {'after alignment' if basis.distances else 'as they are'}"}
-        if self.method == "transport":
-            said[True] = f"merged after transport to the widths of {group.names[0]}"
+        to = f"transport to the widths of {group.names[0]}" if self.method == "transport" else "alignment"
+        changed = bool(basis.distances) or self.method == "transport"
+        said = {False: "merged as they are", True: f"merged after {to}" if changed else "merged as they are"}
         models = [made(*way) for way in track(ways, "Merging and repairing", enabled=None)]
         names = [f"{said[aligned]}{_REPAIRED[how]}" for aligned, how in ways]
         if loader is not None and self.repair == "auto" and len(models) > 1:  # there are labels to judge by
@@ -201,13 +196,11 @@ class Merge(DeviceOptions, ExampleOptions):
             models, ways, names = ([*x[:best], *x[best + 1 :], x[best]] for x in (models, ways, names))
             done, basis = ways[-1][1], basis if ways[-1][0] else replace(basis, moved=group.models, notes=())
         *others, model = models
-        if self.dtype is not None:
-            model = cast(model, self.dtype)
-            for name, weight in model.named_parameters():
-                if not weight.isfinite().all():
-                    raise ValueError(
-                        f"--dtype must hold all weights. Got {self.dtype}, in which {name} overflows. Say bfloat16."
-                    )
+        model = cast(model, self.dtype)
+        for name, weight in model.named_parameters():
+            if not weight.isfinite().all():
+                kind = str(weight.dtype).removeprefix("torch.")
+                raise ValueError(f"dtype must hold all weights. Got {kind}, in which {name} overflows. Say bfloat16.")
         return _Merged(model, [*zip(names, [*others, model])], basis, self._typed(recipe), done)
 
     def _typed(self, recipe: iw.merging.Recipe) -> iw.merging.Recipe:
@@ -227,12 +220,11 @@ class Merge(DeviceOptions, ExampleOptions):
         one, other = group.models
         a, b = (str(checkpoint.path) for checkpoint in group.checkpoints)
         found: Any = None
-        notes: tuple[str, ...] = ()
         if self.method == "transport":
             found = iw.merging.transport(one, other, group.example)
         elif self.method != "none":
             family = iw.merging.align_family(group.models, group.example, solver_of(self.method), loader, self.seed)
-            (_, found), notes = family.elements, family.notes
+            (_, found) = family.elements
             if found is None:
                 tell("They are relatives in place, or alignment comes no closer: they are merged as they are.")
         where: Any = {"loader": loader, "interpolation": self.interpolation, "layers": self.layers}
@@ -242,7 +234,7 @@ class Merge(DeviceOptions, ExampleOptions):
             handed = iw.merging.Recipe("slerp", ((a, {}), (b, {})), a, {"t": self.ratio})
         if not isinstance(found, iw.Alignment):
             return made, _Basis(group.models), handed
-        distances = _distances(found.before, found.after)
+        distances, notes = _distances(found.before, found.after), found.notes if found.gauge is not None else ()
         return made, _Basis([found.folded(one), found.apply(other)], distances, notes), handed
 
     def _by_recipe(self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any) -> tuple[_Made, _Basis]:
@@ -260,18 +252,16 @@ class Merge(DeviceOptions, ExampleOptions):
         """All networks in the basis of the first, relatives by one element; or strangers in a basis of them all."""
         from ...merging.relatives import are_relatives
 
+        models, x, solver = group.models, group.example, solver_of(self.method)
         if self.method == "none":
-            return _Basis(group.models)
-        solver, distances = solver_of(self.method), dict[str, float]()
-        family = iw.merging.align_family(group.models, group.example, solver, loader, self.seed)
-        moved = family.apply(group.models)
-        still = all(found is None for found in family.elements)
-        if jointly and not still and not any(are_relatives(*pair) for pair in combinations(moved, 2)):
-            joint = iw.matching.gather(
-                group.models, group.example, solver, loader=loader, seed=self.seed, progress=True
-            )
-            notes = () if joint.gauge is None else (joint.gauge.note("all"),)
-            return _Basis(joint.apply(group.models), _distances(joint.distances[0], joint.distances[-1]), notes)
+            return _Basis(models)
+        family = iw.merging.align_family(models, x, solver, loader, self.seed)
+        moved, distances, notes = family.apply(models), dict[str, float](), dict[str, None]()
+        strangers = jointly and not any(are_relatives(*pair) for pair in combinations(moved, 2))
+        if strangers and any(found is not None for found in family.elements):
+            joint = iw.matching.gather(models, x, solver, loader=loader, seed=self.seed, progress=True)
+            said = () if joint.gauge is None else (joint.gauge.note("all"),)
+            return _Basis(joint.apply(models), _distances(joint.distances[0], joint.distances[-1]), said)
         for name, found, like in list(zip(group.names, family.elements, family.like))[1:]:
             if like is not None:
                 tell(f"{name} is moved as {group.names[like]} is, to which it is close: what they differ by stays.")
@@ -280,7 +270,8 @@ class Merge(DeviceOptions, ExampleOptions):
             else:
                 both = _distances(found.before, found.after)
                 distances |= {f"{name}, {what}": value for what, value in both.items()}
-        return _Basis(moved, distances, family.notes)
+                notes |= dict.fromkeys(found.notes if found.gauge is not None else ())
+        return _Basis(moved, distances, tuple(notes))
 
 
 def scored(
