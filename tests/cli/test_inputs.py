@@ -484,3 +484,6 @@ def test_a_recipe_says_the_shares_itself(run, vits):
     (vits / "r.yml").write_text(f"merge_method: linear\nmodels: {models}\n")
     ran = run("merge", "r.yml", "--out", "m", "--ratio", "0.2")
     assert ran.code == 2 and "must be left out with a recipe" in ran.error
+    for words in (("r.yml", "vit_a"), ("vit_a", "r.yml", "vit_b")):
+        ran = run("merge", *words, "--out", "m")
+        assert ran.code == 2 and "recipe must stand alone: it names its networks. Got 'r.yml'" in ran.error
