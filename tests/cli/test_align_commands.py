@@ -68,7 +68,8 @@ def test_merge_some_layers_and_many_networks(run, pair, tmp_path):
     a, merged = load_file(pair[0]), load_file(tmp_path / "m.safetensors")
     assert {n for n in a if not torch.equal(a[n], merged[n])} == {"linear1.weight", "linear1.bias"}
     ran = run("merge", *pair, pair[0], "--out", "three.safetensors", "--examples", "100")
-    assert ran.code == 0 and ran.out.count("a.safetensors") == 2, ran.err
+    scored = [line for line in ran.out.splitlines() if line.endswith("%")]
+    assert ran.code == 0 and sum("a.safetensors" in line for line in scored) == 2, ran.err
 
 
 @pytest.mark.parametrize("repair", ["repair", "none"])
@@ -157,6 +158,12 @@ def test_other_widths(run, users, tmp_path):
     ran = run("merge", *wide, "--method", "transport", "--data", "digits", "--out", "m.safetensors")
     assert ran.code == 0, ran.err
     assert load_file(tmp_path / "m.safetensors")["1.weight"].shape == (12, 64)
+    assert ran.out.count("merged after transport to the widths of a.safetensors") == 2  # repaired, too
+    words = ("--method", "transport", "--input-shape", "2,64", "--out", "m.safetensors")
+    ran = run("merge", *wide, *words, "--repair", "none")
+    assert ran.out == "merged after transport to the widths of a.safetensors: a.safetensors, wide.safetensors\n", (
+        ran.err
+    )
     ran = run("align", *wide, "--input-shape", "2,64")
     assert ran.code == 2 and "have the same widths" in ran.error and "'intertwine transport'" in ran.error
 
@@ -295,6 +302,65 @@ def test_two_tunings_of_one_network_are_merged_in_its_own_form(run, gpts, tmp_pa
     ran = run("merge", "gpt_a", "gpt_b", "--out", "strangers")  # whose streams have other bases: they are folded
     assert ran.code == 0, ran.err
     assert "gains of norms were folded in both" in ran.err and "base of 'intertwine align'" in ran.err
+
+
+@pytest.fixture
+def tied(tmp_path):
+    """Two strangers, and two tunings of the first, with tied embeddings and gains that are not one."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for seed, name in enumerate(("base", "other", "third")):
+        torch.manual_seed(seed)
+        config = transformers.LlamaConfig(vocab_size=50, **sizes, tie_word_embeddings=True)
+        model = transformers.LlamaForCausalLM(config)
+        with torch.no_grad():
+            for p in (p for name, p in model.named_parameters() if "norm" in name):
+                p.uniform_(0.5, 1.5)
+        model.save_pretrained(tmp_path / name)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        child = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")
+        with torch.no_grad():
+            for p in child.parameters():
+                p.add_(1e-3 * torch.randn_like(p))
+        child.save_pretrained(tmp_path / f"tuned{seed}")
+    return transformers.LlamaForCausalLM
+
+
+@pytest.mark.parametrize("more", [(), ("--method", "none")])
+def test_three_relatives_are_merged_as_they_are(run, tied, tmp_path, more):
+    names = ("base", "tuned1", "tuned2")
+    ran = run("merge", *names, "--out", "merged", *more)
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("merged as they are: base, tuned1, tuned2")
+    merged, *parents = (tied.from_pretrained(tmp_path / name) for name in ("merged", *names))
+    assert merged.config.tie_word_embeddings
+    want = iw.merging.average(parents)
+    for p, q in zip(merged.parameters(), want.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=1e-6, rtol=0)
+
+
+def test_of_three_networks_those_that_were_moved_are_moved_back(run, tied, tmp_path):
+    tuned, ids = tied.from_pretrained(tmp_path / "tuned1"), torch.randint(0, 50, (2, 8))
+    sym = iw.symmetries(tuned, ids)
+    sym.act(sym.random(seed=1, kinds={"permutation"}), tuned).save_pretrained(tmp_path / "moved")
+    ran = run("merge", "base", "moved", "tuned2", "--out", "merged")
+    assert ran.code == 0, ran.err
+    assert "tuned2 stays as it is" in ran.err and "moved, relative distance aligned" in ran.out
+    parents = [tied.from_pretrained(tmp_path / name) for name in ("base", "tuned1", "tuned2")]
+    with torch.no_grad():
+        left, right = tied.from_pretrained(tmp_path / "merged")(ids).logits, iw.merging.average(parents)(ids).logits
+    assert float((left - right).norm() / right.norm()) < 0.05
+
+
+def test_three_strangers_are_merged_jointly_and_it_is_said_what_was_folded_and_untied(run, tied, tmp_path):
+    ran = run("merge", "base", "other", "third", "--out", "merged")
+    assert ran.code == 0, ran.err
+    note = "gains of norms were folded in all, with lm_head.weight of their own, so that streams rotate"
+    assert f"Note: {note}." in ran.err, ran.err
+    card = (tmp_path / "merged" / "README.md").read_text()
+    assert all(said in card for said in ('"shares": "1/3 each"', f'"notes": ["{note}"]')) and '"ratio"' not in card
+    assert ran.out.startswith("relative distance as they are")
 
 
 def test_tokens_beyond_a_vocabulary_are_named(run, gpts, tmp_path):

@@ -456,8 +456,46 @@ def test_recipes_do_what_their_methods_say_entry_by_entry(run, vits):
     assert len(kept) > 500 and abs(sum(kept) / len(kept) - 0.5) < 0.1
 
 
+def test_a_recipe_without_a_mean_is_refused_before_networks_are_aligned(run, vits, monkeypatch):
+    models = "[{model: vit_a, parameters: {weight: 1}}, {model: vit_b, parameters: {weight: -1}}]"
+    (vits / "r.yml").write_text(f"merge_method: linear\nmodels: {models}\n")
+    monkeypatch.setattr("intertwine.merging.align_family", None)
+    ran = run("merge", "r.yml", "--out", "m")
+    assert ran.code == 2 and "weights must not sum to zero where they are normalised. Got 1.0 and -1.0" in ran.error
+    assert not (vits / "m").exists() or not list((vits / "m").iterdir())
+
+
+def test_what_overflows_is_not_written(run, vits):
+    models = "[{model: vit_a, parameters: {weight: 1000000}}, {model: vit_b, parameters: {weight: 1}}]"
+    said = f"merge_method: linear\nmodels: {models}\nparameters: {{normalize: false}}\nout_dtype: float16\n"
+    (vits / "r.yml").write_text(said)
+    ran = run("merge", "r.yml", "--method", "none", "--out", "m")
+    assert ran.code == 2 and "dtype must hold all weights. Got float16, in which" in ran.error
+    assert not (vits / "m").exists() or not list((vits / "m").iterdir())
+
+
+def test_networks_that_are_listed_twice_and_zeros_are_noted(run, vits):
+    zeros = load_pretrained(vits / "vit_b")
+    with torch.no_grad():
+        for x in zeros.parameters():
+            x.zero_()
+    zeros.save_pretrained(vits / "zeros")
+    models = ", ".join(f"{{model: {name}, parameters: {{weight: 1}}}}" for name in ("vit_a", "zeros", "vit_a"))
+    (vits / "r.yml").write_text(f"merge_method: linear\nmodels: [{models}]\n")
+    for words in (("r.yml",), ("vit_a", "zeros", "vit_a")):
+        ran = run("merge", *words, "--method", "none", "--out", "m")
+        assert ran.code == 0, ran.err
+        assert "Note: vit_a is listed 2 times, and counts as often." in ran.err
+        assert "Note: all weights of zeros" in ran.err
+        want, found = (load_pretrained(vits / name).classifier.weight for name in ("vit_a", "m"))
+        torch.testing.assert_close(found, want * 2 / 3)
+
+
 def test_a_recipe_says_the_shares_itself(run, vits):
     models = "[{model: vit_a, parameters: {weight: 1}}, {model: vit_b, parameters: {weight: 1}}]"
     (vits / "r.yml").write_text(f"merge_method: linear\nmodels: {models}\n")
     ran = run("merge", "r.yml", "--out", "m", "--ratio", "0.2")
     assert ran.code == 2 and "must be left out with a recipe" in ran.error
+    for words in (("r.yml", "vit_a"), ("vit_a", "r.yml", "vit_b")):
+        ran = run("merge", *words, "--out", "m")
+        assert ran.code == 2 and "recipe must stand alone: it names its networks. Got 'r.yml'" in ran.error

@@ -168,6 +168,41 @@ def test_both_dtypes_are_read_and_written(tmp_path, nets):
         replace(recipe, out_dtype="int8")
 
 
+@pytest.mark.parametrize("weight", [-1.0, (("2.", -1.0), ("", 3.0)), -1 + 1e-12], ids=["plain", "filter", "nearly"])
+def test_weights_that_sum_to_zero_have_no_mean(nets, weight):
+    (a, x), (b, y) = list(nets.items())[:2]
+    recipe = Recipe("linear", ((a, {"weight": 1.0}), (b, {"weight": weight})), None, {})
+    for work in (lambda: recipe.check(x), lambda: recipe.apply(nets)):
+        with pytest.raises(ValueError, match=r"weights must not sum to zero .* Got 1.0 and -.* Say normalize: false."):
+            work()
+    plain = replace(recipe, settings={"normalize": False}).apply(nets)
+    torch.testing.assert_close(plain[2].weight, x[2].weight - y[2].weight)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("density", 1.7, "above 0 and at most 1"),
+        ("density", 0.0, "above 0 and at most 1"),
+        ("density", (("2.", 0.5), ("", -0.1)), "above 0 and at most 1"),
+        ("t", 1.5, "between 0 and 1"),
+        ("t", (("2.", -0.5), ("", 0.5)), "between 0 and 1"),
+        ("weight", float("nan"), "finite"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(key, value, rule):
+    models = (("a", {}), ("b", {"weight": 1.0, **({} if key == "t" else {key: value})}))
+    method, settings = ("slerp", {"t": value}) if key == "t" else ("ties", {})
+    with pytest.raises(ValueError, match=rf"{key} must be {rule}. Got "):
+        Recipe(method, models, "a", settings)
+
+
+def test_a_network_that_is_listed_twice_counts_twice_each_time_with_its_own_weight(nets):
+    (a, x), (b, y) = list(nets.items())[:2]
+    recipe = Recipe("linear", ((a, {"weight": 1.0}), (b, {"weight": 1.0}), (a, {"weight": 2.0})), None, {})
+    torch.testing.assert_close(recipe.apply(nets)[0].weight, (3 * x[0].weight + y[0].weight) / 4)
+
+
 class Phases(nn.Module):
     def __init__(self):
         super().__init__()

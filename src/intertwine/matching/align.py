@@ -238,9 +238,7 @@ def align(
     if sym_b.path_only:
         notes.append(f"moved, b computes its function on {sym_b.certified}; other paths are not certified")
     if gauge is not None:
-        more = f", with {', '.join(gauge.added)} of their own" if gauge.added else ""
-        folded = f"gains of norms were folded in both{more}, so that streams rotate"
-        notes.append(f"{folded}: the line starts at the folded a (.a, or base of 'intertwine align')")
+        notes.append(f"{gauge.note('both')}: the line starts at the folded a (.a, or base of 'intertwine align')")
     return Alignment(
         method=name,
         symmetry=sym,

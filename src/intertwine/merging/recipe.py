@@ -12,6 +12,7 @@ Densities, weights and norms mean what they mean in mergekit 0.1.5, against whos
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class TaskArithmetic:
         else:
             total, mass = deltas.sum(0), shares.sum(0)
         if self.normalise:
-            total = total / torch.where(mass.abs() < 1e-8, 1.0, mass)
+            total = total / torch.where(mass.abs() < _NOTHING, 1.0, mass)
         return (start + self.scale * total).to(base.dtype)
 
     def _kept(self, delta: Tensor, density: float, generator: torch.Generator | None) -> Tensor:
@@ -116,9 +117,11 @@ METHODS = {
 _KEYS = ("merge_method", "models", "base_model", "parameters", "dtype", "out_dtype", "tokenizer_source", "name")
 _OF_MODELS = ("weight", "density")
 _OF_ALL = ("t", "normalize", "rescale", "lambda", "int8_mask")
+_RANGES = {"t": "between 0 and 1", "density": "above 0 and at most 1"}
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _CASTS = ("dtype", "out_dtype")
 _OF_PARTS = ("linear", "slerp", "task_arithmetic")  # the real and the imaginary part of a merge are those of its models
+_NOTHING = 1e-8  # sum of weights that none are divided by
 _LARGEST = 1 << 20  # bytes of a recipe
 
 Setting = float | bool | tuple[tuple[str, float], ...]  # one number, or numbers by a part of the tensor's name
@@ -161,6 +164,10 @@ class Recipe:
                 raise ValueError(f"weight must be given for every model of {self.method}. Got none for {place!r}.")
         if not self.merged:
             raise ValueError("models must name at least one beside the base model. Got none.")
+        for key, value in (said for own in (self.settings, *(own for _, own in self.models)) for said in own.items()):
+            for x in (x for _, x in value) if isinstance(value, tuple) else (value,):
+                if not isfinite(x) or (key in _RANGES and not 0 <= x <= 1) or (key == "density" and x == 0):
+                    raise ValueError(f"{key} must be {_RANGES.get(key, 'finite')}. Got {x}.")
         for key in _CASTS:
             said = getattr(self, key)
             if said is not None and said not in _DTYPES:
@@ -176,9 +183,15 @@ class Recipe:
         """Where those are that have weights: all for linear, those beside the base otherwise."""
         return tuple(place for place, _ in self.models if self.method == "linear" or place != self.base)
 
+    def check(self, network: nn.Module) -> None:
+        """Refuse weights that a parameter of a network lacks, or that have no mean, before long work."""
+        for name, _ in network.named_parameters() if self.method != "slerp" else ():
+            self._weights(name)
+
     def apply(self, networks: Mapping[str, nn.Module], seed: int = 0) -> nn.Module:
         """Merge networks that are in one basis."""
         first = networks[self.places[0]]
+        self.check(first)
         for place in self.places[1:]:
             check_matching(first, networks[place])
         states = {place: tensors_of(network) for place, network in networks.items()}
@@ -207,11 +220,10 @@ class Recipe:
     def _merge(self, name: str, start: Tensor, others: Sequence[Tensor], seed: int) -> Tensor:
         if self.method == "slerp":
             return between(start, others[0], self._number("t", name), "spherical")
-        weights = [self._number("weight", name, place) for place in self.merged]
+        weights, normalise = self._weights(name)
         same = all(torch.equal(start, x) for x in others)  # infinities that all hold would become NaN
         way = METHODS[self.method]
         if way is None:
-            normalise = bool(self._number("normalize", name, default=1.0))
             if same and normalise:
                 return start
             total = torch.zeros_like(others[0], dtype=torch.promote_types(others[0].dtype, torch.float32))
@@ -222,17 +234,29 @@ class Recipe:
             return start
         way = replace(
             way,
-            normalise=bool(self._number("normalize", name, default=float(way.normalise))),
+            normalise=normalise,
             rescale=bool(self._number("rescale", name, default=float(way.rescale))),
             scale=self._number("lambda", name, default=1.0),
         )
-        densities = [self._number("density", name, place, default=1.0) for place in self.merged]
+        densities = [self._number("density", name, k, 1.0) for k, (x, _) in enumerate(self.models) if x in self.merged]
         number = int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=6).digest())
         return way(start, others, weights, densities, torch.Generator().manual_seed(number))
 
-    def _number(self, key: str, name: str, place: str | None = None, default: float | None = None) -> float:
+    def _weights(self, name: str) -> tuple[list[float], bool]:
+        """The weights of all models for a tensor, and whether they are normalised."""
+        weights = [self._number("weight", name, k) for k, (x, _) in enumerate(self.models) if x in self.merged]
+        way = METHODS[self.method]
+        normalise = bool(self._number("normalize", name, default=float(way is None or way.normalise)))
+        if way is None and normalise and abs(sum(weights)) < _NOTHING:
+            raise ValueError(
+                f"weights must not sum to zero where they are normalised. Got {' and '.join(map(str, weights))} for "
+                f"{name}. Say normalize: false."
+            )
+        return weights, normalise
+
+    def _number(self, key: str, name: str, at: int | None = None, default: float | None = None) -> float:
         """A setting for a tensor: the model's own before that of all, the first part of a name that fits."""
-        own = next((settings for at, settings in self.models if at == place), {})
+        own = {} if at is None else self.models[at][1]
         for found in (own.get(key), self.settings.get(key)):
             if isinstance(found, tuple):
                 fits = [value for part, value in found if part in name]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +27,7 @@ class Merge(DeviceOptions, ExampleOptions):
 
     With data, statistics are repaired on the training split, and all networks are scored on the test split, merged
     ones with and without alignment and repair; the last of the table is written. Two networks are merged in the basis
-    and with the widths of A; more of them around their common mean.
+    and with the widths of A; more of them too if some are relatives, or else around their common mean.
 
     Example:
       intertwine merge a.safetensors b.safetensors --data digits --out merged.safetensors
@@ -74,21 +74,14 @@ class Merge(DeviceOptions, ExampleOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         recipe = self.recipe is not None
-        if recipe:
-            check_checkpoint(self.checkpoints[0])
-        else:
-            check("checkpoints", self.checkpoints)
+        for path in (path for path in self.checkpoints if len(self.checkpoints) > 1 and path.suffix in _YAML):
+            raise ValueError(f"recipe must stand alone: it names its networks. Got {str(path)!r} beside others.")
+        check_checkpoint(self.checkpoints[0]) if recipe else check("checkpoints", self.checkpoints)
         changed = self.ratio != 0.5 or self.interpolation != "linear" or bool(self.layers)
-        if recipe and (changed or self.method == "transport"):
-            raise ValueError(
-                "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says "
-                f"them itself. Got {str(self.checkpoints[0])!r}."
-            )
-        if len(self.checkpoints) > 2 and (changed or self.method in ("transport", "none")):
-            raise ValueError(
-                "--ratio, --interpolation, --layers and --method transport must be for two networks. "
-                f"Got {len(self.checkpoints)}, which are averaged."
-            )
+        if (changed or self.method == "transport") and len(self.checkpoints) != 2:
+            rule = f"left out with a recipe, which says them itself. Got {str(self.checkpoints[0])!r}."
+            rule = rule if recipe else f"for two networks. Got {len(self.checkpoints)}, which are averaged."
+            raise ValueError(f"--ratio, --interpolation, --layers and --method transport must be {rule}")
         if self.out is None and self.mergekit is None:
             raise ValueError("--out or --mergekit must be given. Got neither. Say --out merged, for example.")
         if self.mergekit is None:
@@ -114,6 +107,9 @@ class Merge(DeviceOptions, ExampleOptions):
         inputs.check_tokenizers(
             paths, "to be merged", "Rows of embeddings that stand for different tokens have no mean."
         )
+        given = [Path(x).resolve() for x in (paths if recipe is None else [place for place, _ in recipe.models])]
+        for path in (path for path in dict.fromkeys(given) if given.count(path) > 1):
+            tell(f"Note: {path.name} is listed {given.count(path)} times, and counts as often.")
         if self.mergekit is not None:
             claim_file(self.mergekit, [*paths, *self.checkpoints])
             claim_folder(self.mergekit.with_suffix(""), ["."], paths)
@@ -126,11 +122,12 @@ class Merge(DeviceOptions, ExampleOptions):
         found = self._merged(recipe, group)
         rows = [*zip(group.names, group.models), *found.scored]
         scores = scored(group, rows, self.examples, self.batch_size)
-        how: dict[str, Any] = {"ratio": self.ratio, "interpolation": self.interpolation, "layers": self.layers or "all"}
+        how: dict[str, Any] = {"ratio": self.ratio} if len(paths) == 2 else {"shares": f"1/{len(paths)} each"}
+        how |= {"interpolation": self.interpolation, "layers": self.layers or "all"}
         settings = {
             "merged": group.names, **(how if recipe is None else {"recipe": asdict(found.recipe)}),
             "method": self.method, "repair": found.repair or "none", "dtype": self.dtype, "seed": self.seed,
-            "command": self.line,
+            "command": self.line, **({"notes": found.basis.notes} if found.basis.notes else {}),
         }  # fmt: skip
         written = {}
         if self.out is not None:
@@ -139,10 +136,10 @@ class Merge(DeviceOptions, ExampleOptions):
         if self.mergekit is not None:
             written["mergekit"] = _hand_over(self.mergekit, group, found)
         if self.as_json:
-            return print_json({**written, "scores": scores, "distances": found.distances, **settings})
-        if not (found.distances or scores):
-            say(f"merged as they are: {', '.join(group.names)}")
-        for what, value in found.distances.items():
+            return print_json({**written, "scores": scores, "distances": found.basis.distances, **settings})
+        if not (found.basis.distances or scores):
+            say(f"{found.scored[-1][0]}: {', '.join(group.names)}")
+        for what, value in found.basis.distances.items():
             say(f"{what}: {value:.3g}")
         percent = lambda share: "" if share is None else f"{share:.1%}"
         titled = [("network", "network"), ("test loss", "loss"), ("test accuracy", "accuracy")]
@@ -163,8 +160,10 @@ class Merge(DeviceOptions, ExampleOptions):
         from ...merging.repair import batch_norms
 
         loader = group.loader("train", self.examples, self.batch_size) if group.data is not None else None
-        if self.dtype == "float32":
-            for model in group.models:
+        for name, model in zip(group.names, group.models):
+            if not any(x.any() for x in model.parameters()):
+                tell(f"Note: all weights of {name} are zero.")
+            if self.dtype == "float32":
                 model.float()  # so that means are not rounded to what the networks are kept in
         if self.repair == "auto" and group.data is None and batch_norms(group.models[0]):
             raise ValueError(
@@ -177,13 +176,17 @@ class Merge(DeviceOptions, ExampleOptions):
             if done not in (None, "recalibrate"):
                 tell("Networks without batch norms are merged as the recipe says, without repair.")
                 done = None
-            made, moved, distances = self._by_recipe(self._typed(recipe), group, loader)
+            made, basis = self._by_recipe(self._typed(recipe), group, loader)
         else:
-            made, moved, distances, recipe = (self._of_two if len(group.models) == 2 else self._of_many)(group, loader)
+            made, basis, recipe = (self._of_two if len(group.models) == 2 else self._of_many)(group, loader)
+        for note in basis.notes:
+            tell(f"Note: {note}.")
         ways: list[tuple[bool, str | None]] = [(True, done)]
         if group.data is not None and group.data.labelled:  # what is written comes last
-            ways = list(product((False, True) if distances else (True,), dict.fromkeys((None, done))))
-        said = {False: "merged as they are", True: "merged after alignment" if distances else "merged"}
+            ways = list(product((False, True) if basis.distances else (True,), dict.fromkeys((None, done))))
+        to = f"transport to the widths of {group.names[0]}" if self.method == "transport" else "alignment"
+        changed = bool(basis.distances) or self.method == "transport"
+        said = {False: "merged as they are", True: f"merged after {to}" if changed else "merged as they are"}
         models = [made(*way) for way in track(ways, "Merging and repairing", enabled=None)]
         names = [f"{said[aligned]}{_REPAIRED[how]}" for aligned, how in ways]
         if loader is not None and self.repair == "auto" and len(models) > 1:  # there are labels to judge by
@@ -193,34 +196,28 @@ class Merge(DeviceOptions, ExampleOptions):
             insist = "" if best == len(models) - 1 else f"; --repair {done or 'none'} insists on the last"
             tell(f"Loss on the training split: {told}. Written is the smallest, {names[best]}{insist}.")
             models, ways, names = ([*x[:best], *x[best + 1 :], x[best]] for x in (models, ways, names))
-            done, moved = ways[-1][1], moved if ways[-1][0] else group.models
+            done, basis = ways[-1][1], basis if ways[-1][0] else replace(basis, moved=group.models, notes=())
         *others, model = models
-        if self.dtype is not None:
-            model = cast(model, self.dtype)
-            for name, weight in model.named_parameters():
-                if not weight.isfinite().all():
-                    raise ValueError(
-                        f"--dtype must hold all weights. Got {self.dtype}, in which {name} overflows. Say bfloat16."
-                    )
-        return _Merged(model, [*zip(names, [*others, model])], moved, distances, self._typed(recipe), done)
+        model = cast(model, self.dtype)
+        for name, weight in model.named_parameters():
+            if not weight.isfinite().all():
+                kind = str(weight.dtype).removeprefix("torch.")
+                raise ValueError(f"dtype must hold all weights. Got {kind}, in which {name} overflows. Say bfloat16.")
+        return _Merged(model, [*zip(names, [*others, model])], basis, self._typed(recipe), done)
 
     def _typed(self, recipe: iw.merging.Recipe) -> iw.merging.Recipe:
         """The recipe with a result of the dtype; nothing is rounded on the way to the widest."""
         dtype = self.dtype if self.dtype == "float32" else recipe.dtype
         return recipe if self.dtype is None else replace(recipe, dtype=dtype, out_dtype=self.dtype)
 
-    def _of_many(self, group: inputs.Group, loader: Any) -> tuple[_Made, Any, dict[str, float], Any]:
-        """The mean of more than two networks around their common basis."""
-        found = iw.matching.gather(
-            group.models, group.example, solver_of(self.method), loader=loader, seed=self.seed, progress=True
-        )
-        moved = found.apply(group.models)
-        made = lambda aligned, how: iw.merging.merge_moved(moved if aligned else group.models, how or False, loader)
+    def _of_many(self, group: inputs.Group, loader: Any) -> tuple[_Made, _Basis, Any]:
+        """The mean of more than two networks, of strangers around their common basis."""
+        basis = self._in_one_basis(group, loader, jointly=True)
+        made = lambda moved, how: iw.merging.merge_moved(basis.moved if moved else group.models, how or False, loader)
         linear = tuple((str(checkpoint.path), {"weight": 1.0}) for checkpoint in group.checkpoints)
-        distances = _distances(found.distances[0], found.distances[-1])
-        return made, moved, distances, iw.merging.Recipe("linear", linear, None, {})
+        return made, basis, iw.merging.Recipe("linear", linear, None, {})
 
-    def _of_two(self, group: inputs.Group, loader: Any) -> tuple[_Made, Any, dict[str, float], Any]:
+    def _of_two(self, group: inputs.Group, loader: Any) -> tuple[_Made, _Basis, Any]:
         """A network between two."""
         one, other = group.models
         a, b = (str(checkpoint.path) for checkpoint in group.checkpoints)
@@ -228,7 +225,8 @@ class Merge(DeviceOptions, ExampleOptions):
         if self.method == "transport":
             found = iw.merging.transport(one, other, group.example)
         elif self.method != "none":
-            (_, found) = self._family(group, loader).elements
+            family = iw.merging.align_family(group.models, group.example, solver_of(self.method), loader, self.seed)
+            (_, found) = family.elements
             if found is None:
                 tell("They are relatives in place, or alignment comes no closer: they are merged as they are.")
         where: Any = {"loader": loader, "interpolation": self.interpolation, "layers": self.layers}
@@ -237,40 +235,45 @@ class Merge(DeviceOptions, ExampleOptions):
         if self.interpolation == "spherical":
             handed = iw.merging.Recipe("slerp", ((a, {}), (b, {})), a, {"t": self.ratio})
         if not isinstance(found, iw.Alignment):
-            return made, [one, other], {}, handed
-        return made, [found.folded(one), found.apply(other)], _distances(found.before, found.after), handed
+            return made, _Basis(group.models), handed
+        distances, notes = _distances(found.before, found.after), found.notes if found.gauge is not None else ()
+        return made, _Basis([found.folded(one), found.apply(other)], distances, notes), handed
 
-    def _by_recipe(
-        self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any
-    ) -> tuple[_Made, Any, dict[str, float]]:
-        """What a recipe says, after all networks were brought into the basis of the first, relatives by one element."""
-        distances: dict[str, float] = {}
-        moved: Sequence[torch.nn.Module] = group.models
-        if self.method != "none":
-            family = self._family(group, loader)
-            moved = family.apply(group.models)
-            for name, found, like in list(zip(group.names, family.elements, family.like))[1:]:
-                if like is not None:
-                    tell(f"{name} is moved as {group.names[like]} is, to which it is close: what they differ by stays.")
-                elif found is None:
-                    tell(f"{name} stays as it is: it is a relative of {group.names[0]}, or alignment comes no closer.")
-                else:
-                    both = _distances(found.before, found.after)
-                    distances |= {f"{name}, {what}": value for what, value in both.items()}
+    def _by_recipe(self, recipe: iw.merging.Recipe, group: inputs.Group, loader: Any) -> tuple[_Made, _Basis]:
+        """What a recipe says, after all networks were brought into one basis."""
+        recipe.check(group.models[0])
+        basis = self._in_one_basis(group, loader)
 
         def made(aligned: bool, repair: str | None) -> torch.nn.Module:
-            merged = recipe.apply(dict(zip(recipe.places, moved if aligned else group.models)), self.seed)
+            merged = recipe.apply(dict(zip(recipe.places, basis.moved if aligned else group.models)), self.seed)
             return iw.merging.recalibrate_(merged, loader) if repair else merged
 
-        return made, moved, distances
+        return made, basis
 
-    def _family(self, group: inputs.Group, loader: Any) -> iw.merging.Family:
-        """What brings all networks to the first, with its notes told."""
-        family = iw.merging.align_family(group.models, group.example, solver_of(self.method), loader, self.seed)
-        for found, like in zip(family.elements, family.like):
-            for note in () if found is None or found.gauge is None or like is not None else found.notes:
-                tell(f"Note: {note}.")
-        return family
+    def _in_one_basis(self, group: inputs.Group, loader: Any, jointly: bool = False) -> _Basis:
+        """All networks in the basis of the first, relatives by one element; or strangers in a basis of them all."""
+        from ...merging.relatives import are_relatives
+
+        models, x, solver = group.models, group.example, solver_of(self.method)
+        if self.method == "none":
+            return _Basis(models)
+        family = iw.merging.align_family(models, x, solver, loader, self.seed)
+        moved, distances, notes = family.apply(models), dict[str, float](), dict[str, None]()
+        strangers = jointly and not any(are_relatives(*pair) for pair in combinations(moved, 2))
+        if strangers and any(found is not None for found in family.elements):
+            joint = iw.matching.gather(models, x, solver, loader=loader, seed=self.seed, progress=True)
+            said = () if joint.gauge is None else (joint.gauge.note("all"),)
+            return _Basis(joint.apply(models), _distances(joint.distances[0], joint.distances[-1]), said)
+        for name, found, like in list(zip(group.names, family.elements, family.like))[1:]:
+            if like is not None:
+                tell(f"{name} is moved as {group.names[like]} is, to which it is close: what they differ by stays.")
+            elif found is None:
+                tell(f"{name} stays as it is: it is a relative of {group.names[0]}, or alignment comes no closer.")
+            else:
+                both = _distances(found.before, found.after)
+                distances |= {f"{name}, {what}": value for what, value in both.items()}
+                notes |= dict.fromkeys(found.notes if found.gauge is not None else ())
+        return _Basis(moved, distances, tuple(notes))
 
 
 def scored(
@@ -301,13 +304,21 @@ def _in_one_code(group: inputs.Group) -> inputs.Group:
 
 
 @dataclass(frozen=True)
+class _Basis:
+    """The networks in one basis."""
+
+    moved: Sequence[torch.nn.Module]  # All of them
+    distances: Mapping[str, float] = field(default_factory=dict)  # How far they were apart, and are
+    notes: tuple[str, ...] = ()  # What was folded for it
+
+
+@dataclass(frozen=True)
 class _Merged:
     """What came out."""
 
     model: torch.nn.Module  # The merged network
     scored: Sequence[tuple[str, torch.nn.Module]]  # It and, with labels, the same without alignment and repair, named
-    moved: Sequence[torch.nn.Module]  # All networks in one basis
-    distances: dict[str, float]  # How far they were apart, and are
+    basis: _Basis  # In which it is
     recipe: iw.merging.Recipe  # For mergekit
     repair: str | None  # What was done to the statistics
 
@@ -319,7 +330,7 @@ def _distances(before: float, after: float) -> dict[str, float]:
 def _hand_over(path: Path, group: inputs.Group, found: _Merged) -> Path:
     """Write the recipe, and the networks in one basis beside it, which it names."""
     places = {}
-    for k, (checkpoint, model) in enumerate(zip(group.checkpoints, found.moved)):
+    for k, (checkpoint, model) in enumerate(zip(group.checkpoints, found.basis.moved)):
         card = group.card({"aligned": str(checkpoint.path)})
         folder = write_network(model, path.with_suffix("") / f"{k}-{checkpoint.path.name}", card, checkpoint.path)
         places[str(checkpoint.path)] = str(folder.resolve())

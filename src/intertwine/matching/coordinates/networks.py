@@ -54,6 +54,11 @@ class Gauge:
             raise ValueError("model must fold as the networks that were aligned. Got another form: align it itself.")
         return made[2]
 
+    def note(self, whom: str) -> str:
+        """What a reader must know of it."""
+        more = f", with {', '.join(self.added)} of their own" if self.added else ""
+        return f"gains of norms were folded in {whom}{more}, so that streams rotate"
+
     def kept(self, g: Transformation) -> Transformation:
         """The closest element that keeps the vector of ones exactly where it has to be kept."""
         for name in self.ones:
