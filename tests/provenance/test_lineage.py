@@ -341,8 +341,11 @@ def test_a_network_that_was_rotated_and_then_tuned_is_derived():
     found = iw.lineage(a, b, x)
     assert (found.verdict, found.evidence) == ("derived", "exact") and found.p_value < 1e-12
     assert "streams rotated until embeddings meet" in found.notes[-1]
-    assert all(not s.space.startswith("0") for s in found.by_space)  # the stream was fitted, so its units do not count
+    assert {s.space for s in found.by_space} == {"1: units of up", "2: units of up"}  # not the stream, which was fitted
     assert iw.lineage(a, other, x).verdict == "no sign of descent"
+    sym = iw.symmetries(b, x)
+    nowhere = iw.lineage(a, sym.act(sym.random(seed=1, kinds=["permutation"]), b), x)
+    assert nowhere.verdict == "cannot be told" and "closer than networks of unrelated units" in nowhere.reason
 
 
 @pytest.mark.parametrize("norm", [nn.RMSNorm, nn.LayerNorm])

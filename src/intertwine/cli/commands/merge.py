@@ -76,7 +76,10 @@ class Merge(DeviceOptions, ExampleOptions):
         recipe = self.recipe is not None
         for path in (path for path in self.checkpoints if len(self.checkpoints) > 1 and path.suffix in _YAML):
             raise ValueError(f"recipe must stand alone: it names its networks. Got {str(path)!r} beside others.")
-        check_checkpoint(self.checkpoints[0]) if recipe else check("checkpoints", self.checkpoints)
+        if recipe:
+            check_checkpoint(self.checkpoints[0])
+        else:
+            check("checkpoints", self.checkpoints)
         changed = self.ratio != 0.5 or self.interpolation != "linear" or bool(self.layers)
         if (changed or self.method == "transport") and len(self.checkpoints) != 2:
             rule = f"left out with a recipe, which says them itself. Got {str(self.checkpoints[0])!r}."
