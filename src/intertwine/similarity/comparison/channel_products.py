@@ -154,12 +154,12 @@ class Table:
         """Products ``(..., L_a C, L_b C')`` of all pairs of layers, ``(..., L_a L_b, C, C')``."""
         return cross.unflatten(-1, self.y.shape).unflatten(-3, self.x.shape).transpose(-2, -3).flatten(-4, -3)
 
-    def gained(self, maps: Tensor) -> Tensor:
-        """What each fold and part gives to maps of all pairs of layers ``(L_a L_b, C, C')``: ``(F, H, L_a L_b)``."""
-        maps = maps.unflatten(0, (self.x.shape[0], -1)).transpose(1, 2).flatten(2).flatten(0, 1).to(self.cross.dtype)
-        layers = torch.eye(self.y.shape[0], dtype=maps.dtype).repeat_interleave(self.y.shape[1], 0)  # of columns
-        found = [((fold * maps) @ layers).unflatten(1, self.x.shape).sum(2).flatten(1) for fold in self.cross]
-        return torch.stack(found).double()
+    def gained(self, pairs: Tensor, maps: Tensor) -> Tensor:
+        """What each fold and part gives to maps ``(k, C, C')`` of some pairs of layers: ``(F, H, k)``."""
+        (c, d), maps = (side.shape[1] for side in (self.x, self.y)), maps.to(self.cross.dtype)
+        corners = ((k // self.y.shape[0] * c, k % self.y.shape[0] * d) for k in pairs.tolist())
+        cells = (self.cross[:, :, i : i + c, j : j + d] for i, j in corners)
+        return torch.stack([torch.tensordot(cell, one, 2) for cell, one in zip(cells, maps)], 2).double()
 
     def _sum(self, folds: slice, parts: slice) -> Tensor:
         chosen = self.cross[folds, parts].flatten(0, 1).flatten(1)

@@ -231,11 +231,12 @@ class _Cells:
         m, t = self._m, self._t
         sizes = [n.clamp(min=1e-150) if m.scales else n.norm(dim=1, keepdim=True) for n in self._norms]
         rows, columns = (m.places(norms)[:, :, None] for norms in self._norms)
-        maps = t.total.new_zeros(t.total.shape, dtype=chosen.dtype)
-        maps[self._pairs[:, None, None], rows, columns.mT] = chosen
-        maps[self._pairs] /= sizes[0][:, :, None] * sizes[1][:, None, :]
-        found = t.gained(maps)[:, :, self._pairs]
-        worth = (maps * t.total)[self._pairs].double()  # what the maps give: they lack small directions
+        total = t.total[self._pairs]
+        maps = torch.zeros_like(total, dtype=chosen.dtype)
+        maps[torch.arange(len(maps))[:, None, None], rows, columns.mT] = chosen
+        maps /= sizes[0][:, :, None] * sizes[1][:, None, :]
+        found = t.gained(self._pairs, maps)
+        worth = (maps * total).double()  # what the maps give: they lack small directions
         for squares, size, axis in zip(self._squares, sizes, (2, 1)):
             own = worth.sum(axis) if m.scales else worth.sum((1, 2))[:, None]
             found -= (squares * (own / size.square() / 2)).sum(3)
