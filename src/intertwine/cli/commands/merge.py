@@ -266,7 +266,11 @@ class Merge(DeviceOptions, ExampleOptions):
         if strangers and any(found is not None for found in family.elements):
             joint = iw.matching.gather(models, x, solver, loader=loader, seed=self.seed, progress=True)
             said = () if joint.gauge is None else (joint.gauge.note("all"),)
-            return _Basis(joint.apply(models), _distances(joint.distances[0], joint.distances[-1]), said)
+            return _Basis(
+                joint.apply(models),
+                _distances(joint.distances[0], joint.distances[-1], "distance from their mean"),
+                said,
+            )
         for name, found, like in list(zip(group.names, family.elements, family.like))[1:]:
             if like is not None:
                 tell(f"{name} is moved as {group.names[like]} is, to which it is close: what they differ by stays.")
@@ -326,8 +330,8 @@ class _Merged:
     repair: str | None  # What was done to the statistics
 
 
-def _distances(before: float, after: float) -> dict[str, float]:
-    return {"relative distance as they are": before, "relative distance aligned": after}
+def _distances(before: float, after: float, what: str = "relative distance") -> dict[str, float]:
+    return {f"{what} as they are": before, f"{what} aligned": after}
 
 
 def _hand_over(path: Path, group: inputs.Group, found: _Merged) -> Path:
