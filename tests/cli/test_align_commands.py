@@ -360,7 +360,7 @@ def test_three_strangers_are_merged_jointly_and_it_is_said_what_was_folded_and_u
     assert f"Note: {note}." in ran.err, ran.err
     card = (tmp_path / "merged" / "README.md").read_text()
     assert all(said in card for said in ('"shares": "1/3 each"', f'"notes": ["{note}"]')) and '"ratio"' not in card
-    assert ran.out.startswith("relative distance as they are")
+    assert ran.out.startswith("distance from their mean as they are")
 
 
 def test_tokens_beyond_a_vocabulary_are_named(run, gpts, tmp_path):

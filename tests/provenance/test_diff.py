@@ -399,3 +399,38 @@ def test_a_gain_that_its_readers_took_up_and_were_cast_with_is_not_reset(folded)
     found = iw.diff(a, b.bfloat16().float(), x)
     assert found.same_function == folded and ("gains folded" in kinds(found)) == folded
     assert ("reset to a constant: norm.weight" in str(found)) != folded
+
+
+class Block(Gated):
+    """The same behind a layer norm with a bias, between an embedding and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.LayerNorm(32), nn.LayerNorm(32)
+        self.embed, self.head = nn.Embedding(50, 32), nn.Linear(32, 50)
+        for layer in (self.up, self.gate):
+            layer.bias = nn.Parameter(torch.randn(32))
+
+    def forward(self, x):
+        return self.head(self.last(super().forward(self.embed(x))))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_was_folded_and_tuned_or_cast_is_no_reset_of_norms(turned):
+    torch.manual_seed(0)
+    a, x = Block(), torch.randint(50, (3, 7))
+    with torch.no_grad():
+        for p in (*a.norm.parameters(), *a.last.parameters()):
+            p.add_(0.1 * torch.randn_like(p))
+    tuned = iw.fold(a, x).model
+    with torch.no_grad():
+        tuned.down.weight.add_(0.02 * tuned.down.weight.std() * torch.randn_like(tuned.down.weight))
+    found = iw.diff(*((tuned, a) if turned else (a, tuned)), x)
+    assert [c.name for c in found.tensors if not c.settled] == ["down.weight"]
+    assert "folded" in kinds(found) and f"once {'b' if turned else 'a'} is folded" in found.reason
+    if not turned:
+        cast = iw.diff(a, iw.fold(a, x).model.bfloat16().float(), x)
+        assert cast.same_function and "up to rounding to bfloat16" in cast.reason
+    reset = copy.deepcopy(a)
+    torch.nn.init.zeros_(reset.norm.bias)
+    assert "reset to a constant: norm.bias" in str(iw.diff(a, reset, x))

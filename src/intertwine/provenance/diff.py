@@ -18,7 +18,7 @@ from ..errors import CaptureError
 from ..matching.correspondence.correspond import correspond
 from ..matching.correspondence.entries import Entry
 from ..matching.judgement.configurations import differing_settings, settings_of
-from ..matching.judgement.deviation import HALVES, deviation
+from ..matching.judgement.deviation import HALVES, constant, deviation
 from ..matching.judgement.grids import dtype_name
 from ..matching.same import WHOLE, turned, with_biases
 from ..symmetry import Symmetry, Transformation, symmetries
@@ -92,11 +92,7 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
             with both_given("b" if model is b else "a"):
                 sym = symmetries(model, example_inputs)
         found = _compared(a, b, example_inputs, model, sym)
-        error = found.output_error
-        if not found.same_function and error is not None and error <= tolerance(torch.float32):
-            found = _once_folded(a, b, example_inputs) or found
-        elif error is not None and _FEW * (lost := _lost(found)) > len(found.tensors):
-            found = _once_folded(a, b, example_inputs, lost // _FEW) or found
+        found = _once_folded(a, b, example_inputs, found)
     if zeros:
         said = f"biases of zeros in one only, which count as none: {counted(len(zeros), 'tensor')} ({listed(zeros)})"
         found = replace(found, findings=(Finding("zero biases", said, tuple(zeros)), *found.findings))
@@ -123,36 +119,63 @@ def _lost(found: Diff) -> int:
     return sum(change.kind in LOST for change in found.tensors)
 
 
-def _once_folded(a: Network, b: Network, example_inputs: Any, most: int | None = None) -> Diff | None:
+def _left(found: Diff) -> int:
+    """Tensors that differ."""
+    return sum(not change.settled for change in found.tensors)
+
+
+def _once_folded(a: Network, b: Network, example_inputs: Any, found: Diff) -> Diff:
     """The difference of two networks once both are folded and streams may rotate, where that leaves none.
 
-    Of networks whose outputs differ, where it leaves something of all but ``most`` tensors: one that was rotated, and
-    tuned or cast.
+    Of networks whose outputs differ, one may have been folded or rotated, and tuned or cast since: then where fewer
+    tensors differ and something is left of more of them. Only the other is folded where norms of one alone were: what
+    rounding leaves of a fold is no more exact. Else it is ``found``, that of the networks as they are.
     """
-    if not (isinstance(a, nn.Module) and isinstance(b, nn.Module)):
-        return None
-    if most is not None and sum(x.numel() for x in tensors_of(a).values()) > WHOLE:
-        return None
-    for pair in (_folded, turned) if most is None else (partial(turned, near=True),):
+    error = found.output_error
+    if found.same_function or error is None or not (isinstance(a, nn.Module) and isinstance(b, nn.Module)):
+        return found
+    ways: list[tuple[str, Any]] = [("both", _folded), ("both", turned)]
+    lost, tuned = _lost(found), not error <= tolerance(torch.float32)
+    if tuned:
+        if sum(x.numel() for x in tensors_of(a).values()) > WHOLE:
+            return found
+        ways = [(only, partial(_folded, only=only)) for only in _not_folded(a, b)]
+        ways += [("both", partial(turned, near=True))] * (_FEW * lost > len(found.tensors))
+    for which, pair in ways:
         if (forms := pair(a, b, example_inputs)) is None:
             continue
         sym, *both = forms
-        found = _compared(both[0], both[1], example_inputs, both[1], sym)
-        if found.same_function or (most is not None and _lost(found) <= most):
+        other = _compared(both[0], both[1], example_inputs, both[1], sym)
+        if other.same_function or (tuned and _FEW * _lost(other) <= lost and _left(other) < _left(found)):
             before = [_state(side) for side in (a, b)]
             pairs = ((n, old.get(n), x) for old, side in zip(before, both) for n, x in _state(side).items())
             names = tuple(dict.fromkeys(n for n, old, x in pairs if old is None or not torch.equal(x, old)))
-            count = counted(len(names), "tensor")
-            text = f"gains, means or biases folded into other tensors: {count}"
-            text += " of which folding both leaves the same" if found.same_function else " that folding both rewrites"
+            text = f"gains, means or biases folded into other tensors: {counted(len(names), 'tensor')}"
+            text += f" of which folding {which} leaves the same" * other.same_function
+            text += f" that folding {which} rewrites" * (not other.same_function)
             told = [Finding("folded", text, names)] * bool(names)
-            return replace(found, reason=f"once both are folded, {found.reason}", findings=(*told, *found.findings))
-    return None
+            once = f"once {which} {'are' if which == 'both' else 'is'} folded"
+            return replace(other, reason=f"{once}, {other.reason}", findings=(*told, *other.findings))
+    return found
 
 
-def _folded(a: nn.Module, b: nn.Module, example_inputs: Any) -> tuple[Symmetry, nn.Module, nn.Module] | None:
-    """Two networks as ``fold`` leaves them, with their symmetry; ``None`` where it does nothing."""
-    one, other = (folded(side, example_inputs) for side in (a, b))
+def _not_folded(a: nn.Module, b: nn.Module) -> list[str]:
+    """Which of both have vectors, such as gains and biases, that are constant in the other alone."""
+    ours, theirs = _state(a), _state(b)
+    known = {(constant(x), constant(theirs[n])) for n, x in ours.items() if x.ndim == 1 and n in theirs}
+    return [side for side, signs in (("a", (False, True)), ("b", (True, False))) if signs in known]
+
+
+def _folded(
+    a: nn.Module, b: nn.Module, example_inputs: Any, only: str = ""
+) -> tuple[Symmetry, nn.Module, nn.Module] | None:
+    """Two networks, or one of them, as ``fold`` leaves them, with their symmetry; ``None`` where it does nothing.
+
+    One alone gets no bias that the other has not.
+    """
+    ours, theirs = (side.state_dict().keys() for side in (a, b))
+    extend: Any = "ties" if only and (theirs <= ours if only == "a" else ours <= theirs) else True
+    one, other = (folded(x, example_inputs, extend) if only in ("", side) else x for side, x in zip("ab", (a, b)))
     return None if one is a and other is b else (symmetries(other, example_inputs), one, other)
 
 

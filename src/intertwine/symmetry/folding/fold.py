@@ -166,10 +166,10 @@ def fold(
     return Fold(changed, kept, tuple(rewriter.added), proof, rewriter.certified, rewriter.finished())
 
 
-def folded(model: nn.Module, example_inputs: Any) -> nn.Module:
+def folded(model: nn.Module, example_inputs: Any, extend: bool | Literal["ties"] = True) -> nn.Module:
     """A network as ``fold`` leaves it: itself where nothing can be folded without a change of its function."""
     try:
-        return fold(model, example_inputs).model
+        return fold(model, example_inputs, extend=extend).model
     except (ValueError, VerificationError):
         return model
 
