@@ -29,17 +29,7 @@ from .costs import paired, sketched
 from .element_fit.consensus import by_consensus
 from .element_fit.units import FOUND, UNRELATED, monomial
 from .judgement.agreement import unrelated
-from .judgement.deviation import (
-    HALVES,
-    Deviation,
-    above_quantile,
-    combined,
-    constant,
-    deviation,
-    distance,
-    joined,
-    pieces,
-)
+from .judgement.deviation import Deviation, above_quantile, combined, deviation, distance, halved, joined
 from .solvers.steps import best_signs, monomial_step, profiles_of
 
 _COARSE = 1e-3  # relative fall of the residual that is worth another round
@@ -108,7 +98,7 @@ class Pair:
         a, b = ({name: state[name] for name in part.layouts if name in state} for state in (self.a, self.b))
         double = torch.float64 in {x.dtype for state in (a, b) for x in state.values()}
         left, right = (fold(part, state, torch.float64 if double else torch.float32) for state in (a, b))
-        rounded = frozenset(n for n in left.sym.layouts if _halved(a[n]) or _halved(b[n]))
+        rounded = frozenset(n for n in left.sym.layouts if halved(a[n]) or halved(b[n]))
         if self.seed is not None:
             left = replace(left, state=unrelated(left.sym, left.state, self.seed + len(self.parts) * index))
         return left, right, rounded
@@ -316,10 +306,3 @@ def _put(g: Transformation, name: str, order: Tensor, flips: Tensor, signs: tupl
 
 def _count(folded: Folded) -> int:
     return sum(x.numel() for x in folded.state.values())
-
-
-def _halved(x: Tensor) -> bool:
-    """Whether a tensor holds numbers of half precision only."""
-    if constant(x) or x.dtype in HALVES:
-        return not constant(x)
-    return any(all(torch.equal(y, y.to(half).to(y.dtype)) for (y,) in pieces(x)) for half in HALVES)

@@ -255,6 +255,13 @@ def constant(x: Tensor) -> bool:
     return not len(some) or bool(((some == some.min()) | (some == some.max())).all())
 
 
+def halved(x: Tensor) -> bool:
+    """Whether a tensor holds numbers of half precision only."""
+    if constant(x) or x.dtype in HALVES:
+        return not constant(x)
+    return any(all(torch.equal(y, y.to(half).to(y.dtype)) for (y,) in pieces(x)) for half in HALVES)
+
+
 def patterned(x: Tensor) -> bool:
     """Whether neighbours along one of the first two dimensions are alike: equal rows, ramps, sinusoids by position.
 
