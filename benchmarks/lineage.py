@@ -183,7 +183,7 @@ def pruned(sym: iw.Symmetry, state: State, seed: int) -> State:
 
 def moved(sym: iw.Symmetry, state: State, seed: int, kinds: list[str] | None = None) -> State:
     """The network after a random element of its group, in its own width and depth."""
-    shapes = compared(sym, state, state).padded()[0]
+    shapes = compared(sym, state, state).padded().sym
     g = shapes.random(seed=seed, kinds=kinds)
     return act_(shapes, g, {n: t.clone() for n, t in state.items()})
 

@@ -13,7 +13,7 @@ from zoo import build
 
 import intertwine as iw
 from intertwine.matching import CoordinateDescent, align
-from intertwine.matching.components import Pair, _Rounds, matched
+from intertwine.matching.components import Pair, _similar, matched
 from intertwine.matching.decision import decided
 from intertwine.matching.judgement.verdict import DIFFERENT, RELATED, SAME
 from intertwine.symmetry import StoredState, write_shards
@@ -51,7 +51,7 @@ def test_verdicts_do_not_depend_on_the_cut(name, case, settings):
     sym, a, b = pair(name, case, **settings)
     states = tensors_of(a), tensors_of(b)
     assert len(components(sym, 0).names) > 3
-    found = decided(sym, states, 0, {}, None)
+    found = decided(Pair(sym, *states, 0))
     assert found.verdict == EXPECTED[case]
     whole = matched(Pair(sym, *states))
     if case == "seed":
@@ -91,7 +91,7 @@ def test_a_stream_is_shared_with_the_sign_that_acts_everywhere():
 def test_signs_of_a_stream_follow_from_tensors_that_no_other_sign_flips():
     sym, a, b = pair("LlamaForCausalLM", "noise")
     planted = sym.random(seed=3)["model.embed_tokens.weight[1]"]
-    found = _Rounds(Pair(sym, tensors_of(a), tensors_of(b), 0)).similar()["model.embed_tokens.weight[1]"]
+    found = _similar(Pair(sym, tensors_of(a), tensors_of(b), 0))["model.embed_tokens.weight[1]"]
     assert torch.equal(found.permutation, planted.permutation)
     assert torch.equal(found.signs[0], planted.signs[0])  # the head's tell of the last norm's signs, too
 
@@ -143,7 +143,7 @@ def test_gains_beside_edited_layers_are_not_named():
             p += 0.05 * p.std() * torch.randn_like(p)
     states = tensors_of(a), tensors_of(sym.act(sym.random(seed=3), b))
     for limit in (None, 8_000):
-        assert set(decided(sym, states, limit, {}, None).differing) == edited.keys()
+        assert set(decided(Pair(sym, *states, limit)).differing) == edited.keys()
 
 
 def aligned_on_disk(a, b, sym, target, shard_bytes=2**31, **options):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from .files import tied_names, write_json, write_tensors
 from .gguf_file import GGUF, gguf_tensors
 
 __all__ = ["LazyState", "StoredState", "write_shards"]
+
+State: TypeAlias = Mapping[str, Tensor]
+"""Tensors of a network by name; each may be made when it is asked for."""
 
 
 class LazyState(Mapping[str, Tensor]):

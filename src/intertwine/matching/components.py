@@ -6,20 +6,21 @@ copy, the shared spaces are assigned anew by the inner products with everything 
 A network of one component is matched at once. One component of each network is in memory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 import torch
 from torch import Tensor
 
+from .._io.lazy import State
 from .._memory import give_back
 from .._progress import silenced, track
 from ..symmetry.action import moved
-from ..symmetry.blocks import map_leaves
-from ..symmetry.coupling import Components, components, restricted
+from ..symmetry.coupling import Components, components, narrowed, regrouped, restricted
 from ..symmetry.gauge.canonical import Folded, fold
-from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
+from ..symmetry.spaces import Fixed, Layout, Leaf
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .coordinates.networks import Balanced
@@ -28,12 +29,11 @@ from .costs import paired, sketched
 from .element_fit.consensus import by_consensus
 from .element_fit.units import FOUND, UNRELATED, monomial
 from .judgement.agreement import unrelated
-from .judgement.deviation import HALVES, Deviation, above_quantile, constant, deviation, distance, joined
+from .judgement.deviation import Deviation, above_quantile, combined, deviation, distance, halved, joined
 from .solvers.steps import best_signs, monomial_step, profiles_of
 
 _COARSE = 1e-3  # relative fall of the residual that is worth another round
 _HARDLY = 5e-3  # the same where nothing was found yet: a search that finds its way explains more
-_PIECE = 1 << 20  # entries that are looked at at once
 
 Shared = Mapping[str, tuple[int, ...]]  # spaces that components share -> their sign generators that they share
 
@@ -49,25 +49,40 @@ class Matched:
     deviation: Deviation  # How far single weights and tensors are apart
 
 
+@dataclass(frozen=True, eq=False)
 class Pair:
     """Tensors to move and to meet, by components of at most ``limit`` weights where coupled tensors are not more."""
 
-    def __init__(
-        self, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], limit: int | None = None
-    ) -> None:
-        self.sym, self.a, self.b, self.limit = sym, a, b, limit
-        self.cut = Components((tuple(sym.layouts),), {}) if limit is None else components(sym, limit)
-        whole = len(self.cut.names) == 1
-        self.parts = [sym] if whole else [restricted(sym, names) for names in self.cut.names]
-        self._seed: int | None = None
-        # By component the elements that bring each side into balanced coordinates
-        self._normal: tuple[dict[int, Transformation], dict[int, Transformation]] = {}, {}
+    sym: Symmetry
+    a: State
+    b: State
+    limit: int | None = None
+    seed: int | None = None  # Of the unrelated network that stands in the place of ``a``, if one does
+    # By component the elements that bring each side into balanced coordinates
+    _normal: tuple[dict[int, Transformation], ...] = field(default_factory=lambda: ({}, {}))
+
+    @cached_property
+    def cut(self) -> Components:
+        """The components, and what they share."""
+        return Components((tuple(self.sym.layouts),), {}) if self.limit is None else components(self.sym, self.limit)
+
+    @cached_property
+    def parts(self) -> list[Symmetry]:
+        """The symmetry of every component."""
+        return [restricted(self.sym, some) for some in self.cut.names] if len(self.cut.names) > 1 else [self.sym]
+
+    @property
+    def shared(self) -> Shared:
+        """The spaces that components share, each with its sign generators that they share."""
+        return self.cut.shared
+
+    def narrowed(self, names: Iterable[str]) -> "Pair":
+        """Some of the tensors alone."""
+        return Pair(narrowed(self.sym, names), self.a, self.b, self.limit)
 
     def unrelated(self, seed: int) -> "Pair":
         """The same with an unrelated network in the place of ``a`` (``chance``)."""
-        other = Pair(self.sym, self.a, self.b, self.limit)
-        other._seed, other._normal = seed, ({}, self._normal[1])
-        return other
+        return replace(self, seed=seed, _normal=({}, self._normal[1]))
 
     def each(self, doing: str) -> Iterator[int]:
         """The components, one after the other, with a bar for long work; what is done with each shows none."""
@@ -83,10 +98,9 @@ class Pair:
         a, b = ({name: state[name] for name in part.layouts if name in state} for state in (self.a, self.b))
         double = torch.float64 in {x.dtype for state in (a, b) for x in state.values()}
         left, right = (fold(part, state, torch.float64 if double else torch.float32) for state in (a, b))
-        rounded = frozenset(n for n in left.sym.layouts if _halved(a[n]) or _halved(b[n]))
-        if self._seed is not None:
-            seed = self._seed + len(self.parts) * index
-            left = replace(left, state=unrelated(left.sym, left.state, seed))
+        rounded = frozenset(n for n in left.sym.layouts if halved(a[n]) or halved(b[n]))
+        if self.seed is not None:
+            left = replace(left, state=unrelated(left.sym, left.state, self.seed + len(self.parts) * index))
         return left, right, rounded
 
     def normal(self, index: int, *sides: Folded) -> tuple[Balanced, ...]:
@@ -99,12 +113,11 @@ class Pair:
 
     def in_place(self) -> float:
         """The distance where nothing moves."""
-        squares, weights = 0.0, 0
+        distances, sizes = dict[int, float](), dict[int, int]()
         for index in self.each("Comparing with chance"):
             a, b, _ = self.read(index)
-            size = _count(b)
-            squares, weights = squares + size * distance(a.state, b.state) ** 2, weights + size
-        return (squares / max(weights, 1)) ** 0.5
+            distances[index], sizes[index] = distance(a.state, b.state), _count(b)
+        return combined(distances, sizes)
 
     def agrees_in_place(self, limit: float) -> bool:
         """Whether 99.9 % of single weights deviate by no more than a limit where nothing moves."""
@@ -121,132 +134,127 @@ class Pair:
     @property
     def count(self) -> int:
         """Number of weights and statistics of one network."""
-        return sum(prod(axis_size(axis) for axis in layout.axes) for layout in self.sym.layouts.values())
+        return sum(prod(layout.shape) for layout in self.sym.layouts.values())
 
 
 def matched(pair: Pair) -> Matched:
     """The element that brings the first network of a pair closest to the second."""
-    search = _Rounds(pair)
-    if not pair.cut.shared:
-        return search.around(identity(pair.sym))
-    best = search.descended(search.similar())
+    if not pair.shared:
+        return _around(pair, identity(pair.sym))
+    best = _descended(pair, _similar(pair))
     if best.residual >= FOUND and best.in_place < UNRELATED:
-        best = min(best, search.descended(identity(pair.sym)), key=lambda m: m.residual)
+        best = min(best, _descended(pair, identity(pair.sym)), key=lambda m: m.residual)
     return best
 
 
-class _Rounds:
-    """Rounds over all components of a pair."""
+def _similar(pair: Pair) -> Transformation:
+    """Shared spaces matched by the profiles of their units; their signs by tensors that carry nothing else."""
+    near: dict[str, list[Both]] = {name: [] for name in pair.shared}
+    inner: dict[str, dict[Row, list[Both]]] = {name: {} for name in pair.shared}
+    for index in pair.each("Reading what parts share"):
+        a, b, _ = pair.read(index)
+        left, right = pair.normal(index, a, b)
+        here = monomial(left.sym)
+        stated = Problem.counted(here, meet=right.state, move=left.state)
+        for name in pair.shared.keys() & {s.name for s in here.spaces}:
+            near[name] += profiles_of(stated, name)
+            for m in stated.members[name] if pair.shared[name] else ():
+                clean = not any(odd for k, odd in enumerate(m.row) if k not in pair.shared[name])
+                if clean and {*m.block.spaces} <= {name, None}:  # nothing else can flip it
+                    row = tuple(m.row[k] for k in pair.shared[name])
+                    ours, theirs = (sketched(m.read(x)) for x in (stated.a, stated.b))
+                    inner[name].setdefault(row, []).append((ours, theirs))
+        del a, b, left, right, stated  # before the next ones are read
+    h = identity(pair.sym)
+    for name, signs in pair.shared.items():
+        order = paired(near[name])
+        assert order is not None  # components carry what they share
+        h = _put(h, name, order, _flips(inner[name], order, len(signs)), signs)
+    return h
 
-    def __init__(self, pair: Pair) -> None:
-        self.pair, self.shared = pair, pair.cut.shared
 
-    def similar(self) -> Transformation:
-        """Shared spaces matched by the profiles of their units; their signs by tensors that carry nothing else."""
-        near: dict[str, list[Both]] = {name: [] for name in self.shared}
-        inner: dict[str, dict[Row, list[Both]]] = {name: {} for name in self.shared}
-        for index in self.pair.each("Reading what parts share"):
-            a, b, _ = self.pair.read(index)
-            left, right = self.pair.normal(index, a, b)
-            here = monomial(left.sym)
-            stated = Problem.counted(here, meet=right.state, move=left.state)
-            for name in self.shared.keys() & {s.name for s in here.spaces}:
-                near[name] += profiles_of(stated, name)
-                for m in stated.members[name] if self.shared[name] else ():
-                    clean = not any(odd for k, odd in enumerate(m.row) if k not in self.shared[name])
-                    if clean and {*m.block.spaces} <= {name, None}:  # nothing else can flip it
-                        row = tuple(m.row[k] for k in self.shared[name])
-                        ours, theirs = (sketched(m.read(x)) for x in (stated.a, stated.b))
-                        inner[name].setdefault(row, []).append((ours, theirs))
-            del a, b, left, right, stated  # before the next ones are read
-        h = identity(self.pair.sym)
-        for name, signs in self.shared.items():
-            order = paired(near[name])
-            assert order is not None  # components carry what they share
-            h = _put(h, name, order, _flips(inner[name], order, len(signs)), signs)
-        return h
+def _descended(pair: Pair, h: Transformation) -> Matched:
+    """Rounds from a start of the shared spaces, as long as they help."""
+    best = _around(pair, h)
+    while best.residual >= FOUND:
+        step = _step(pair, best.g)
+        if step.is_identity():
+            break
+        h = step @ h
+        found = _around(pair, h)
+        worth = _COARSE if best.residual < UNRELATED else _HARDLY
+        helped = found.residual < (1 - worth) * best.residual
+        best = min(best, found, key=lambda m: m.residual)
+        if not helped:
+            break
+    return best
 
-    def descended(self, h: Transformation) -> Matched:
-        """Rounds from a start of the shared spaces, as long as they help."""
-        best = self.around(h)
-        while best.residual >= FOUND:
-            step = self._step(best.g)
-            if step.is_identity():
-                break
-            h = step @ h
-            found = self.around(h)
-            worth = _COARSE if best.residual < UNRELATED else _HARDLY
-            helped = found.residual < (1 - worth) * best.residual
-            best = min(best, found, key=lambda m: m.residual)
-            if not helped:
-                break
-        return best
 
-    def around(self, h: Transformation) -> Matched:
-        """Every component matched by itself, shared spaces held where ``h`` puts them."""
-        pair, found, parts = self.pair, identity(self.pair.sym), list[Deviation]()
-        squares = standing = 0.0
-        layouts: dict[str, Layout] = {}
-        for index in pair.each("Matching part by part"):
-            a, b, rounded = pair.read(index)
-            size = _count(b)
-            standing += size * distance(a.state, b.state) ** 2
-            layouts |= a.sym.layouts
-            left, right = self._held(index, a, b, h)
-            del a, b  # what was moved takes their place in memory
-            g, residual, apart = by_consensus(left, right, rounded, pair.count, part=len(pair.parts) > 1)
-            squares += size * residual**2
-            del left, right
-            parts = [joined([*parts, apart], pair.sym, pair.count)]  # all parts' largest would take memory
-            found = _joined(found, g, self.shared)
-        sym = replace(pair.sym, layouts=layouts, batch_norms=())
-        apart = joined(parts, sym, pair.count)
-        residual, in_place = ((x / max(apart.weights, 1)) ** 0.5 for x in (squares, standing))
-        return Matched(sym, found @ h, residual, in_place, apart)
+def _around(pair: Pair, h: Transformation) -> Matched:
+    """Every component matched by itself, shared spaces held where ``h`` puts them."""
+    found, parts = identity(pair.sym), list[Deviation]()
+    residuals, in_place, sizes = dict[int, float](), dict[int, float](), dict[int, int]()
+    layouts: dict[str, Layout] = {}
+    for index in pair.each("Matching part by part"):
+        a, b, rounded = pair.read(index)
+        in_place[index], sizes[index] = distance(a.state, b.state), _count(b)
+        layouts |= a.sym.layouts
+        left, right = _held(pair, index, a, b, h)
+        del a, b  # what was moved takes their place in memory
+        g, residuals[index], apart = by_consensus(left, right, rounded, pair.count, part=len(pair.parts) > 1)
+        del left, right
+        parts = [joined([*parts, apart], pair.sym, pair.count)]  # all parts' largest would take memory
+        found = _joined(found, g, pair.shared)
+    sym = replace(pair.sym, layouts=layouts, batch_norms=())
+    apart = joined(parts, sym, pair.count)
+    return Matched(sym, found @ h, combined(residuals, sizes), combined(in_place, sizes), apart)
 
-    def _held(self, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Balanced, ...]:
-        """One component in balanced coordinates, ``a`` moved by ``h``, with nothing left to move of shared spaces."""
-        left, right = self.pair.normal(index, a, b)
-        if not self.shared:
-            return left, right
-        here = Transformation({s.name: h[s.name] for s in a.sym.spaces})
-        held = _still(a.sym, self.shared)
-        to_a, to_b = (self._projected(g, held) for g in (here @ left.to @ ~here, right.to))
-        one = replace(a, sym=held, state={**a.state, **moved(a.sym, here, a.state)})
-        other = replace(b, sym=held)
-        return Balanced(one, to_a), Balanced(other, to_b)
 
-    def _projected(self, g: Transformation, held: Symmetry) -> Transformation:
-        """An element without permutations as one of the symmetry in which shared spaces are held."""
-        found = identity(held)
-        for name, e in g.elements.items():
-            signs = e.signs[_local(e.signs, self.shared[name])] if name in self.shared else e.signs
-            parts = {"scales": e.scales, "signs": signs} | ({} if e.linear is None else {"linear": e.linear})
-            found = with_parts(found, name, **parts)
-        return found
+def _held(pair: Pair, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Balanced, ...]:
+    """One component in balanced coordinates, ``a`` moved by ``h``, with nothing left to move of shared spaces."""
+    left, right = pair.normal(index, a, b)
+    if not pair.shared:
+        return left, right
+    here = Transformation({s.name: h[s.name] for s in a.sym.spaces})
+    held = _still(a.sym, pair.shared)
+    to_a, to_b = (_projected(g, held, pair.shared) for g in (here @ left.to @ ~here, right.to))
+    one = replace(a, sym=held, state={**a.state, **moved(a.sym, here, a.state)})
+    other = replace(b, sym=held)
+    return Balanced(one, to_a), Balanced(other, to_b)
 
-    def _step(self, g: Transformation) -> Transformation:
-        """The best step of every shared space by the inner products with everything else in place."""
-        products: dict[str, dict[Row, Tensor]] = {name: {} for name in self.shared}
-        for index in self.pair.each("Matching what parts share"):
-            a, b, _ = self.pair.read(index)
-            to = self.pair.normal(index, a, b)[1].to
-            here = Transformation({s.name: g[s.name] for s in a.sym.spaces})
-            near = {**a.state, **moved(a.sym, to @ here, a.state)}
-            normal = {**b.state, **moved(b.sym, to, b.state)}
-            stated = Problem.counted(a.sym, meet=normal, move=near)
-            del a, b, near, normal
-            for name in self.shared.keys() & stated.members.keys():
-                for m in stated.members[name]:
-                    if m.block.spaces.count(name) == 1:
-                        row = tuple(m.row[k] if m.row else 0 for k in self.shared[name])
-                        add_to(products[name], row, m.read(stated.a) @ m.read(stated.b).mT)
-            del stated
-        step = identity(self.pair.sym)
-        for name, signs in self.shared.items():
-            order, flips = monomial_step(products[name], len(signs), permutable=True)
-            step = _put(step, name, order, flips, signs)
-        return step
+
+def _projected(g: Transformation, held: Symmetry, shared: Shared) -> Transformation:
+    """An element without permutations as one of the symmetry in which shared spaces are held."""
+    found = identity(held)
+    for name, e in g.elements.items():
+        signs = e.signs[_local(e.signs, shared[name])] if name in shared else e.signs
+        parts = {"scales": e.scales, "signs": signs} | ({} if e.linear is None else {"linear": e.linear})
+        found = with_parts(found, name, **parts)
+    return found
+
+
+def _step(pair: Pair, g: Transformation) -> Transformation:
+    """The best step of every shared space by the inner products with everything else in place."""
+    products: dict[str, dict[Row, Tensor]] = {name: {} for name in pair.shared}
+    for index in pair.each("Matching what parts share"):
+        a, b, _ = pair.read(index)
+        to = pair.normal(index, a, b)[1].to
+        here = Transformation({s.name: g[s.name] for s in a.sym.spaces})
+        near = {**a.state, **moved(a.sym, to @ here, a.state)}
+        normal = {**b.state, **moved(b.sym, to, b.state)}
+        stated = Problem.counted(a.sym, meet=normal, move=near)
+        del a, b, near, normal
+        for name in pair.shared.keys() & stated.members.keys():
+            for m in stated.members[name]:
+                if m.block.spaces.count(name) == 1:
+                    row = tuple(m.row[k] if m.row else 0 for k in pair.shared[name])
+                    add_to(products[name], row, m.read(stated.a) @ m.read(stated.b).mT)
+        del stated
+    step = identity(pair.sym)
+    for name, signs in pair.shared.items():
+        order, flips = monomial_step(products[name], len(signs), permutable=True)
+        step = _put(step, name, order, flips, signs)
+    return step
 
 
 def _flips(inner: Mapping[Row, list[Both]], order: Tensor, signs: int) -> Tensor:
@@ -261,11 +269,7 @@ def _flips(inner: Mapping[Row, list[Both]], order: Tensor, signs: int) -> Tensor
 
 def _still(sym: Symmetry, shared: Shared) -> Symmetry:
     """What is left of a symmetry where shared spaces are held: their scales, and the signs of one component alone."""
-
-    def space(s: Space) -> Space:
-        if s.name not in shared:
-            return s
-        return replace(s, group=s.group.reduced(permutes=False, signs=_local(range(s.group.signs), shared[s.name])))
+    group = lambda s: s.group.reduced(permutes=False, signs=_local(range(s.group.signs), shared[s.name]))
 
     def leaf(old: Leaf) -> Leaf | Fixed:
         if old.space not in shared:
@@ -273,8 +277,7 @@ def _still(sym: Symmetry, shared: Shared) -> Symmetry:
         sign = tuple(old.sign[k] for k in _local(old.sign, shared[old.space]))
         return replace(old, sign=sign) if any(sign) or any(old.scale) else Fixed(old.size, "held")
 
-    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
-    return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts)
+    return regrouped(sym, {s.name: group(s) for s in sym.spaces if s.name in shared}, leaf)
 
 
 def _joined(g: Transformation, part: Transformation, shared: Shared) -> Transformation:
@@ -303,11 +306,3 @@ def _put(g: Transformation, name: str, order: Tensor, flips: Tensor, signs: tupl
 
 def _count(folded: Folded) -> int:
     return sum(x.numel() for x in folded.state.values())
-
-
-def _halved(x: Tensor) -> bool:
-    """Whether a tensor holds numbers of half precision only."""
-    if constant(x) or x.dtype in HALVES:
-        return not constant(x)
-    pieces = x.flatten().split(_PIECE)
-    return any(all(torch.equal(y, y.to(half).to(y.dtype)) for y in pieces) for half in HALVES)

@@ -4,11 +4,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from .._io.lazy import LazyState
+from .._io.lazy import LazyState, State
 from .._words import counted, listed
-from ..symmetry.coupling import narrowed
 from ..symmetry.description import repeated_block
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
@@ -36,33 +34,28 @@ _CAST = 2 * 2.0**-9  # residual that casts leave: each moves a weight by up to 2
 
 
 def decided(
-    sym: Symmetry,
-    states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
-    limit: int | None,
-    replaced: Mapping[str, str],
-    error: Callable[[Transformation], float] | None,
+    pair: Pair,
+    replaced: Mapping[str, str] = {},
+    error: Callable[[Transformation], float] | None = None,
     one_path: bool = True,
 ) -> Match:
     """The verdict on two state dicts; mappings that read tensors when asked keep memory small.
 
-    At most ``limit`` weights are matched at once, where coupled tensors are not more. ``replaced`` says what cannot
-    be compared, and why; ``error`` is that of the functions once the first network is moved, where these run, and
-    ``one_path`` whether both took the same path when the symmetry was found.
+    ``replaced`` says what cannot be compared, and why; ``error`` is that of the functions once the first network is
+    moved, where these run, and ``one_path`` whether both took the same path when the symmetry was found.
     """
-    part = narrowed(sym, sym.layouts.keys() - replaced)
-    for state in states:
-        check_weights(part, state)
-    found = _judged(Pair(part, *states, limit), replaced, error, one_path and not _unruled(sym))
+    sym = pair.sym
+    part = pair.narrowed(sym.layouts.keys() - replaced)
+    for state in (pair.a, pair.b):
+        check_weights(part.sym, state)
+    found = _judged(part, replaced, error, one_path and not _unruled(sym))
     if found.verdict == RELATED and found.transformation is not None:
-        told = [
-            *_layers_of_one(sym, *states, replaced),
-            *quantised(part, states, found.transformation, found.differing),
-        ]
-        return replace(found, reason="; ".join([found.reason, *told]))
+        grids = quantised(part.sym, (pair.a, pair.b), found.transformation, found.differing)
+        return replace(found, reason="; ".join([found.reason, *_layers_of_one(pair, replaced), *grids]))
     if found.verdict == DIFFERENT:
         if replaced:
             return other_architectures(replaced)
-        return found if found.precision else _told(found, sym, states, limit, one_path)
+        return found if found.precision else _told(found, pair, one_path)
     if sym.path_only and found.verdict == SAME:
         found = replace(found, reason=f"{found.reason}; the symmetry is certified for the path that was run only")
     return found
@@ -116,13 +109,13 @@ def _many(pair: Pair, names: Collection[str]) -> bool:
     return bool(near) and (len(near) >= _SOME * len(told) or sum(near) >= _SOME * sum(told.values()))
 
 
-def _layers_of_one(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], gone: Collection[str]) -> list[str]:
+def _layers_of_one(pair: Pair, gone: Collection[str]) -> list[str]:
     """Which layers only one network has, in words: all their tensors are ``gone``, and none has another shape."""
     found: dict[str, dict[str, None]] = {}
-    kept = {repeated_block(name) for name in sym.layouts.keys() - gone}
+    kept = {repeated_block(name) for name in pair.sym.layouts.keys() - gone}
     for name in gone:
-        if (block := repeated_block(name)) and block not in kept and not (name in a and name in b):
-            found.setdefault("a" if name in a else "b", {})[block] = None
+        if (block := repeated_block(name)) and block not in kept and not (name in pair.a and name in pair.b):
+            found.setdefault("a" if name in pair.a else "b", {})[block] = None
     return [f"only {side} has {counted(len(layers), 'layer')}: {listed(layers)}" for side, layers in found.items()]
 
 
@@ -188,13 +181,13 @@ def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
     return False
 
 
-def _holds(state: Mapping[str, Tensor], precision: str) -> bool:
+def _holds(state: State, precision: str) -> bool:
     """Whether all matrices hold numbers of a precision; casts may leave vectors as they were."""
     dtype = getattr(torch, precision)
     return dtype not in HALVES or all(torch.equal(x, x.to(dtype).to(x.dtype)) for x in state.values() if x.ndim > 1)
 
 
-def _halved(state: Mapping[str, Tensor], half: torch.dtype) -> Mapping[str, Tensor]:
+def _halved(state: State, half: torch.dtype) -> State:
     """Tensors that went through half precision."""
     return LazyState.changed(state, lambda _, x: x.to(half).to(x.dtype) if x.is_floating_point() else x)
 
@@ -215,27 +208,21 @@ def _beyond_chance(pair: Pair, found: Matched) -> tuple[bool, str, float | None]
     return related, f"{said}, {chance:.3f} by chance", chance
 
 
-def _told(
-    found: Match,
-    sym: Symmetry,
-    states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
-    limit: int | None,
-    one_path: bool,
-) -> Match:
+def _told(found: Match, pair: Pair, one_path: bool) -> Match:
     """A match that is "different", made undecided where the symmetry may be incomplete."""
     if not one_path:
         return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but the runs took different paths")
-    unknown = _unruled(sym)
+    unknown = _unruled(pair.sym)
     if not unknown:
         return found
-    known = sym.layouts.keys() - unknown
+    known = pair.sym.layouts.keys() - unknown
     if known:
-        part = Pair(narrowed(sym, known), *states, limit)
+        part = pair.narrowed(known)
         related, reason, chance = _beyond_chance(part, matched(part))
         if not related:
             said = f"{counted(len(known), 'tensor')} of known symmetry: {reason}"
             return replace(found, reason=said, chance=chance)
-    why = f"is not known for want of a rule for {', '.join(sym.unknown_ops)}"
+    why = f"is not known for want of a rule for {', '.join(pair.sym.unknown_ops)}"
     said = f"{found.reason}, but what moves {counted(len(unknown), 'tensor')} {why}"
     return replace(found, verdict=UNTOLD, reason=said)
 

@@ -1,12 +1,13 @@
 """Joint alignment of several networks: each in turn is matched to the mean of the others."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._io.lazy import State
 from .._progress import track
 from .._result import UNSAVED, Result
 from .._words import counted
@@ -128,7 +129,7 @@ def gather(
     return Gathering(sym, tuple(elements), tuple(distances), gauge)
 
 
-def mean_weights(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def mean_weights(states: Sequence[State]) -> dict[str, Tensor]:
     """The mean of parameters and statistics by name; integers and what all share stay bit for bit."""
     found = dict(states[0])
     for name, first in states[0].items():
@@ -140,7 +141,7 @@ def mean_weights(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return found
 
 
-def _distance(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> float:
+def _distance(states: Sequence[State], names: Sequence[str]) -> float:
     """Root mean square distance from the mean, relative to it."""
     centre = mean_weights(states)
     squares = sum(_apart(centre, state, names) for state in states) / len(states)
@@ -148,7 +149,7 @@ def _distance(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> f
     return (squares / norm) ** 0.5 if norm else 0.0
 
 
-def _apart(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> float:
+def _apart(a: State, b: State, names: Sequence[str]) -> float:
     """Squared distance between tensors of two networks."""
     wide = {name: torch.promote_types(a[name].dtype, torch.float64) for name in names}
     gaps = (a[name].to(dtype) - b[name].to(a[name].device, dtype) for name, dtype in wide.items())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._io.lazy import State
 from .._result import of_networks
 from .._words import counted, listed
 from ..errors import CaptureError
@@ -20,6 +21,7 @@ from ..symmetry.folding.norms import gains_of
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
 from ..testing import outputs, relative_error, tolerance
+from .components import Pair
 from .coordinates.networks import NEAR, gauge_of, turning
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .decision import decided, other_architectures
@@ -97,7 +99,7 @@ def same(
     """  # noqa: DOC502 - raised by what it calls
     if isinstance(a, Mapping) or isinstance(b, Mapping):
         sym, (first, second) = check_states(sym, a=a, b=b)
-        found = decided(sym, (first, second), COMPONENT, {}, None)
+        found = decided(Pair(sym, first, second, COMPONENT))
         said = "; no network was run: a copy that was folded, or whose streams were rotated, would look the same"
         return replace(found, reason=found.reason + said) if found.verdict == DIFFERENT else found
     with with_biases(a, b) as zeros:
@@ -229,7 +231,7 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
         with acting(sym, g, a):
             return _error(outputs(a, example_inputs), theirs)
 
-    found = decided(sym, states, limit, replaced, error, one_path)
+    found = decided(Pair(sym, *states, limit), replaced, error, one_path)
     if found.verdict == RELATED and not replaced and _moved_together(found, sym, a, b, example_inputs):
         said = (
             "yet both give the same outputs here, and the network halfway does not: more moved than the symmetry knows"
@@ -293,7 +295,7 @@ def _in_other_code(a: nn.Module, b: nn.Module, example_inputs: Any, example_inpu
     return Match(verdict, float("inf"), float("inf"), None, reason, correspondence=found)
 
 
-def _replaced(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, str]:
+def _replaced(a: State, b: State) -> dict[str, str]:
     """Tensors that only one network has, or that have other shapes, in words."""
     found = {}
     for name in [*a, *(n for n in b if n not in a)]:

@@ -10,21 +10,6 @@ from .relatives import Link
 from .tree import Tree, lineage_tree, tree_of_states
 
 __all__ = [
-    "DERIVED",
-    "NO_SIGN",
-    "UNTOLD",
-    "BlockAgreement",
-    "Diff",
-    "Lineage",
-    "Link",
-    "Merge",
-    "States",
-    "Tree",
-    "diff",
-    "in_one_gauge",
-    "lineage",
-    "lineage_folded",
-    "lineage_of_states",
-    "lineage_tree",
-    "tree_of_states",
-]
+    "DERIVED", "NO_SIGN", "UNTOLD", "BlockAgreement", "Diff", "Lineage", "Link", "Merge", "States", "Tree", "diff",
+    "in_one_gauge", "lineage", "lineage_folded", "lineage_of_states", "lineage_tree", "tree_of_states",
+]  # fmt: skip

@@ -12,6 +12,7 @@ from math import log
 import torch
 from torch import Tensor
 
+from .._io.lazy import State
 from ..matching.components import Pair, matched
 from ..symmetry import Symmetry
 from ..symmetry.action import moved
@@ -52,7 +53,7 @@ def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
 
     ``g`` is the element that moves the first where it was found already.
     """
-    whole = Pair(*pair.padded())
+    whole = pair.padded()
     g = matched(whole).g if g is None else g
     if pair.widths.differing:
         layouts: dict[str, Layout] = {}
@@ -62,7 +63,7 @@ def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
             layouts, near, met = {**layouts, **sym.layouts}, near | left, met | right
         sym = replace(whole.sym, layouts=layouts, batch_norms=())
         pair = replace(pair, widths=pair.widths.partnered(g, sym, near, met))
-        whole = Pair(*pair.padded())
+        whole = pair.padded()
         g = matched(whole).g
     tensors: dict[str, float] = {}
     sizes: dict[str, int] = {}
@@ -90,11 +91,7 @@ def _moved(pair: Pair, g: Transformation) -> Iterator[tuple[Symmetry, dict[str, 
 
 
 def calibrated(
-    sym: Symmetry,
-    a: Mapping[str, Tensor],
-    pair: Compared,
-    independent: Sequence[Mapping[str, Tensor]],
-    g: Transformation | None = None,
+    sym: Symmetry, a: State, pair: Compared, independent: Sequence[State], g: Transformation | None = None
 ) -> Calibrated:
     """Compare the likeness of ``a`` and another network (``pair``) after matching with that of independent ones.
 

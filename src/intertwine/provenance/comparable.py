@@ -3,16 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import lgamma, log
 from typing import Any
 
 from torch import Tensor, nn
 
-from .._io.lazy import LazyState
+from .._io.lazy import LazyState, State
 from .._words import counted
+from ..matching.components import Pair
 from ..matching.coordinates.networks import gauge_of, turning
-from ..matching.correspondence.entries import carried
+from ..matching.correspondence.entries import converted
 from ..matching.decision import decided
 from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..matching.same import COMPONENT
@@ -24,13 +24,13 @@ from .changes.layers import block_of, stacks
 from .in_place import InPlace, cosine, in_place
 from .units import Widths, thinned, widths
 
-States = Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]]
-Found = tuple[Mapping[str, Tensor], dict[str, float], list[str]]
+States = Mapping[str, tuple[Symmetry, State]]
+Found = tuple[State, dict[str, float], list[str]]
 """``b`` under the names of ``a``; by tensor the logarithm of the number of choices that were open, which a p-value
 pays; and what was done, in words."""
 
 
-def _renumbered(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Found:
+def _renumbered(names: Iterable[str], a: State, b: State) -> Found:
     """The blocks of ``b`` beside those of ``a`` that they are most like, where the two have other numbers of them."""
     theirs, table = stacks(b), {n: n for n in b}
     choices, notes = dict[str, float](), list[str]()
@@ -52,7 +52,7 @@ def _renumbered(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, T
     return (LazyState.renamed(b, table), choices, notes) if choices else (b, {}, [])
 
 
-def _likeness(a: Mapping[str, Tensor], b: Mapping[str, Tensor], x: dict[str, str], y: dict[str, str]) -> float | None:
+def _likeness(a: State, b: State, x: dict[str, str], y: dict[str, str]) -> float | None:
     """Mean cosine of the matrices of two blocks; ``None`` where one has other tensors."""
     if not (x.keys() <= y.keys() and all(a[x[rest]].shape == b[y[rest]].shape for rest in x)):
         return None
@@ -63,7 +63,7 @@ def _likeness(a: Mapping[str, Tensor], b: Mapping[str, Tensor], x: dict[str, str
 _WAYS = 3  # to read a tensor as rows
 
 
-def _converted(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Found:
+def _converted(names: Iterable[str], a: State, b: State) -> Found:
     """Tensors of ``a`` that ``b`` lacks among those of ``b`` that ``a`` lacks, by what they hold, as in ``diff``."""
     offered = dict.fromkeys(n for n in b if n not in a)
     done = convert(a, b, {n: offered for n in names if n not in b and offered})
@@ -75,9 +75,7 @@ def _converted(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Te
     one, some = next(iter(entries.items()))
     shown = f"{one} from {' and '.join(dict.fromkeys(e.b.name for e in some))}"
     note = f"names and layouts of b differ: {counted(len(entries), 'tensor')} found by what they hold, such as {shown}"
-    plain = {n: partial(b.__getitem__, n) for n in b}
-    made = {n: partial(lambda n: carried(entries[n], b)[n], n) for n in entries}
-    return LazyState(plain | made), cost, [note]
+    return converted(b, entries, b), cost, [note]
 
 
 def _log_choices(some: Sequence[Rows], x: Tensor, sizes: Mapping[int, int]) -> float:
@@ -117,8 +115,6 @@ class Compared:
     def in_place(self) -> InPlace:
         """The exact test; its p-values pay for the choice of partners (Bonferroni over all choices)."""
         found = in_place(*self.widths.cut())
-        if not self.log_choices:
-            return found
         tensors = tuple(
             t if t.log_p is None else replace(t, log_p=min(t.log_p + self.log_choices.get(t.tensor, 0.0), 0.0))
             for t in found.tensors
@@ -126,28 +122,25 @@ class Compared:
         log_p = None if found.log_p is None else min(found.log_p + self.log_cost, 0.0)
         return replace(found, tensors=tensors, log_p=log_p)
 
-    def padded(self) -> tuple[Symmetry, Mapping[str, Tensor], Mapping[str, Tensor], int | None]:
-        """What is matched over the group, and how many weights at once: the symmetry, both networks, the limit."""
+    def padded(self) -> Pair:
+        """What is matched over the group: both with zeros for units that one lacks, by components where large."""
         sym, a, b = self.widths.padded()
         sym = narrowed(sym, [n for n in sym.layouts if n in a and n in b])
         large = sum(a[n].numel() for n in sym.layouts) > _WHOLE
-        return sym, a, b, COMPONENT if large else None
+        return Pair(sym, a, b, COMPONENT if large else None)
 
     def agrees(self, match: Match) -> bool:
         """Whether all weights agree once matched, or all but those of fewer than half of the matrices."""
-        matrices = [n for n, layout in self.padded()[0].layouts.items() if len(layout.axes) > 1]
+        matrices = [n for n, layout in self.padded().sym.layouts.items() if len(layout.axes) > 1]
         few = 2 * sum(n in match.differing for n in matrices) < len(matrices)
         return match.verdict == SAME or (match.verdict == RELATED and few)
 
     def match(self) -> Match:
         """The verdict of ``same`` on the weights."""
-        sym, a, b, limit = self.padded()
-        return decided(sym, (a, b), limit, {}, None)
+        return decided(self.padded())
 
 
-def compared(
-    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], most: Mapping[str, int] | None = None
-) -> Compared:
+def compared(sym: Symmetry, a: State, b: State, most: Mapping[str, int] | None = None) -> Compared:
     """Put two checkpoints side by side, read when they are needed.
 
     ``most`` are the largest numbers of units that ``b`` may keep, by space: what the network has that it stands in for.
@@ -161,7 +154,7 @@ def compared(
     return Compared(names, found, choices, cost, (*notes, *more, *found.notes))
 
 
-def met(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[Symmetry, Mapping[str, Tensor]]:
+def met(sym: Symmetry, a: State, b: State) -> tuple[Symmetry, State]:
     """The first of two folded networks, streams rotated until embeddings meet: their units have no places then."""
     g = turning(sym, a, b)[0]
     fitted = {name for name, element in g.elements.items() if element.linear is not None}

@@ -7,11 +7,12 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from .._io.lazy import State
 from .._nested import by_key
+from ..matching.judgement.deviation import row_pieces
 
 _MOST = 0.99  # share of the weights that one operation must explain
 _PRUNED = 0.05  # share of the weights that pruning must set to zero to be called so
-_PIECE = 1 << 20  # entries that are looked at at once
 _FEWEST = 100  # weights whose rounding errors are looked at
 _BITS = {torch.bfloat16: 8, torch.float16: 11}  # significant bits
 _QUARTER = 0.1, 0.4  # share of the rounding errors in each quarter of their range; 0.25 where they are uniform
@@ -19,9 +20,7 @@ _QUARTER = 0.1, 0.4  # share of the rounding errors in each quarter of their ran
 UNTOLD = "training alone leaves no trace of its direction"
 
 
-def direction(
-    a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str], whose: tuple[str, str] = ("a", "b")
-) -> tuple[int, str]:
+def direction(a: State, b: State, names: Sequence[str], whose: tuple[str, str] = ("a", "b")) -> tuple[int, str]:
     """Which of two related networks cannot be the later one.
 
     One is the other rounded to half precision: what was lost cannot be had back. Rounding leaves errors that are
@@ -35,15 +34,12 @@ def direction(
     for name in names:
         x, y = a[name], b[name]
         if x.is_floating_point() and y.is_floating_point() and not torch.equal(x, y):
-            rows = max(1, _PIECE // max(x[:1].numel(), 1)) if x.ndim else 1
-            for one, other in zip(*(t.split(rows) if t.ndim else (t,) for t in (x, y))):
+            for one, other in row_pieces(x, y):
                 left.add(other.float(), one.float())
                 right.add(one.float(), other.float())
-    found = [way for way, signs in ((1, right), (-1, left)) if signs.rounded]
-    if len(found) > 1:
-        return 0, "the signs contradict each other"
-    if found:
-        return found[0], "its weights are the other's, rounded to half precision"
+    for way, signs in ((1, right), (-1, left)):  # never both: a number is not rounded to one that is rounded to it
+        if signs.rounded:
+            return way, "its weights are the other's, rounded to half precision"
     pruned = [name for name, signs in zip(whose, (left, right)) if signs.pruned]
     if len(pruned) == 1:
         return 0, f"only weights that are zero in {pruned[0]} differ: it was pruned, or the other filled its zeros"
@@ -64,14 +60,13 @@ class _Signs:
     errors: dict[torch.dtype, Tensor] = field(default_factory=lambda: {h: torch.zeros(4).double() for h in _BITS})
 
     def add(self, before: Tensor, after: Tensor) -> None:
-        """Look at one tensor."""
+        """Look at some rows of one tensor."""
         zero, other = (after == 0) & (before != 0), before != after
         self.weights += after.numel()
         self.changed += int(other.sum())
         self.kept += int((~other | zero).sum())
-        if after.ndim > 1:
-            x = after.flatten(1) != 0
-            self.zeros += int((zero.flatten(1) & x.any(0) & x.any(1, keepdim=True)).sum())
+        live = after != 0
+        self.zeros += int((zero & live.any(0) & live.any(1, keepdim=True)).sum())
         x, y = before[other], after[other]
         for half, bits in _BITS.items():
             exact = x.to(half).float() == y
@@ -130,9 +125,7 @@ class Merge:
         return " + ".join(f"{weight:.2f} {parent}" for weight, parent in zip(self.weights, self.parents))
 
 
-def merges(
-    states: Mapping[str, Mapping[str, Tensor]], related: Collection[frozenset[str]], names: Sequence[str]
-) -> tuple[Merge, ...]:
+def merges(states: Mapping[str, State], related: Collection[frozenset[str]], names: Sequence[str]) -> tuple[Merge, ...]:
     """Networks that hold weights of two of their relatives: merges, or what these were made from.
 
     Either a network is ``w a + v b`` tensor by tensor with positive weights, up to rounding; or it is related to two
@@ -152,7 +145,7 @@ def merges(
     return tuple(found)
 
 
-def _grams(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> dict[str, Tensor]:
+def _grams(states: Sequence[State], names: Sequence[str]) -> dict[str, Tensor]:
     """Inner products of all networks, tensor by tensor."""
     found = {}
     for name in names:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .._evaluation import copied
 from .._examples import both_given
+from .._io.lazy import State
 from .._result import of_networks
 from .._words import counted, listed
 from ..errors import CaptureError
@@ -31,7 +32,7 @@ from .changes.element_words import element_findings, folded_gains, moved_units
 from .changes.findings import LOST, pooled, tensor_findings, tie_findings, told_apart
 from .changes.layers import block_of
 from .changes.pairs import Pairs, paired
-from .changes.simplest_element import Explained, explained
+from .changes.simplest_element import FoldedPair, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, resized, tensor_change
 from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
 
@@ -40,7 +41,7 @@ _FEW = 3  # one tensor of so many, of which nothing is left in place, and of the
 _AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was rewritten
 _TAKEN_UP = 0.1  # of a gain's distance from ones, left once what reads it has it
 
-Network = nn.Module | Mapping[str, Tensor]
+Network = nn.Module | State
 
 
 @of_networks("a", "b", states=True)
@@ -182,20 +183,20 @@ def _folded(
 def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | None, sym: Symmetry) -> Diff:
     """The difference of two networks as they are."""
     pairs = paired(sym, _state(a), _state(b), _entries(model, b if model is a else a, example_inputs))
-    found = explained(pairs.sym, pairs.a, pairs.b)
-    changes = told_apart(pooled(_settled([*_changes(pairs, found.g)], pairs, found)), pairs.sym, found.g)
+    folds, g = explained(pairs.sym, pairs.a, pairs.b)
+    changes = told_apart(pooled(_settled([*_changes(pairs, g)], pairs, folds, g)), pairs.sym, g)
     error, said = _output_error(a, b, model, pairs, example_inputs)
-    verdict, reason = _verdict(changes, found.g, error, said, pairs)
+    verdict, reason = _verdict(changes, g, error, said, pairs)
     ties = tie_findings(_state(a), _state(b)) if isinstance(a, nn.Module) and isinstance(b, nn.Module) else ()
     return Diff(
         verdict=verdict,
         reason=reason,
-        findings=(*ties, *pairs.findings, *element_findings(pairs, found.g), *tensor_findings(changes, pairs, found.g)),
+        findings=(*ties, *pairs.findings, *element_findings(pairs, g), *tensor_findings(changes, pairs, g)),
         tensors=tuple(changes),
-        units=moved_units(pairs, found.g, {c.name for c in changes if not c.settled}),
+        units=moved_units(pairs, g, {c.name for c in changes if not c.settled}),
         output_error=error,
         ambiguous=pairs.ambiguous,
-        transformation=found.g,
+        transformation=g,
     )
 
 
@@ -223,7 +224,7 @@ def _entries(model: nn.Module | None, other: Network, example_inputs: Any) -> Se
     return None
 
 
-def _state(side: Network) -> Mapping[str, Tensor]:
+def _state(side: Network) -> State:
     """What a checkpoint of a network holds: parameters by all their names, and the buffers that are saved."""
     if not isinstance(side, nn.Module):
         return side
@@ -244,22 +245,22 @@ def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
             yield TensorChange(name, "", block_of(name), tuple(x.shape), dtypes, kind, relative=inf, cosine=0.0)
 
 
-def _settled(changes: list[TensorChange], pairs: Pairs, found: Explained) -> list[TensorChange]:
+def _settled(changes: list[TensorChange], pairs: Pairs, folds: FoldedPair, g: Transformation) -> list[TensorChange]:
     """Changes with what only looks like one left out: rounding that bases mixed, batch norms that were rewritten."""
     if all(c.settled for c in changes):
         return changes
-    told = dict.fromkeys(_rewritten(pairs, found.g), (REWRITTEN, "same affine map"))
-    taken = {name for name, now, *_ in folded_gains(pairs, found.g) if now}
+    told = dict.fromkeys(_rewritten(pairs, g), (REWRITTEN, "same affine map"))
+    taken = {name for name, now, *_ in folded_gains(pairs, g) if now}
     near = lambda c: c.relative * c.norm <= _TAKEN_UP * float((pairs.a[c.name].double() - 1).norm())
     ones = (c for c in changes if c.kind == "constant" and c.name in taken and near(c))
     told |= {c.name: (ROUNDED, c.dtypes[1]) for c in ones}  # rounded readers tell the scale no better
-    if any(e.linear is not None for e in found.g.elements.values()):
+    if any(e.linear is not None for e in g.elements.values()):
         fits = lambda x: any(torch.equal(x, x.to(half).to(x.dtype)) for half in HALVES)
         halves = frozenset(c.name for c in changes if c.name in pairs.sym.layouts and fits(pairs.b[c.name]))
-        apart = deviation(found.a, found.b, found.g, halves)
+        apart = deviation(folds.a, folds.b, g, halves)
         agreed = apart.precision or apart.shared()
         if agreed in ("float64", "float32") or (agreed and halves):
-            mixed = found.b.sym.layouts.keys() - apart.beyond(agreed).keys()
+            mixed = folds.b.sym.layouts.keys() - apart.beyond(agreed).keys()
             told = dict.fromkeys(mixed, (ROUNDED, "float32" if agreed == "float64" else agreed)) | told
     return [
         c if c.settled or c.name not in told

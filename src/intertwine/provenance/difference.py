@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._result import UNSAVED, Result
+from .._words import columns
 from ..symmetry.transformation import Transformation
 from .changes.tensor_change import TensorChange
 
@@ -90,11 +91,9 @@ class Diff(Result):
             lines += ["ambiguous:", *(f"  {said}" for said in self.ambiguous[:_LISTED])]
         changed = sorted((t for t in self.tensors if not t.settled), key=lambda t: -t.relative if t.norm else 0.0)
         if changed:
-            width = max(len(t.name) for t in changed[:_LISTED])
-            lines += ["tensors that changed most:"]
-            for t in changed[:_LISTED]:
-                size = f"{t.relative:8.3g}" if t.relative < float("inf") else " " * 8
-                lines.append(f"  {t.name:<{width}}  {size}  {t.kind} {t.detail}".rstrip())
+            size = lambda t: f"{t.relative:8.3g}" if t.relative < float("inf") else " " * 8
+            table = columns([("", t.name, size(t), f"{t.kind} {t.detail}") for t in changed[:_LISTED]])
+            lines += ["tensors that changed most:", *table]
             lines += [f"  ... and {len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
         return "\n".join(lines)
 

@@ -9,7 +9,7 @@ and a choice that depends on that one alone leaves the null exact.
 Agreement block by block.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from .._io.lazy import State
 from .._nested import by_key
+from ..matching.judgement.deviation import pieces
 from ..symmetry import Symmetry
 from .changes.layers import block_of, runs
 from .p_values import combined, log_tail, rank_correlation, ranks, spearman
@@ -123,7 +125,6 @@ def _copied(rows: Tensor) -> bool:
     return 2 * int((cosines.amax(-1) > _COPIED).sum()) > cosines[..., 0].numel()
 
 
-_PIECE = 1 << 20  # entries that are summed at once
 _CHUNK = 256  # units that are ordered among themselves: any subgroup of the permutations gives an exact null
 
 
@@ -165,7 +166,7 @@ class InPlace:
         return any(s.log_p is not None and s.agreeing < 0.5 for s in self.spaces)
 
 
-def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> InPlace:
+def in_place(sym: Symmetry, a: State, b: State) -> InPlace:
     """Test, space by space, whether ``b`` is independent of ``a``, reading one tensor of each at a time.
 
     The p-values are exact, and independent of each other, if ``b`` is independent of ``a`` and its law does not change
@@ -224,8 +225,7 @@ def equal(x: Tensor, y: Tensor) -> bool:
 def cosine(x: Tensor, y: Tensor) -> float:
     """Cosine of two tensors, summed in float64 piece by piece."""
     sums = torch.zeros(3, dtype=torch.float64)
-    for u, v in zip(x.flatten().split(_PIECE), y.flatten().split(_PIECE)):
-        u, v = u.double(), v.double()
+    for u, v in (map(Tensor.double, pair) for pair in pieces(x, y)):
         sums += torch.stack([u @ v, u @ u, v @ v])
     inner, ours, theirs = sums.tolist()
     return float(inner / (ours * theirs) ** 0.5) if ours * theirs > 0 else float(torch.equal(x, y))

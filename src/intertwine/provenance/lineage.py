@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._evaluation import check_module
+from .._io.lazy import State
 from .._result import Result, of_networks
-from .._words import counted, listed
+from .._words import columns, counted, listed
 from ..matching.coordinates.networks import gauge_of
 from ..matching.correspondence.correspond import carrier_of
 from ..matching.judgement.verdict import RELATED, SAME, Match
@@ -81,15 +82,10 @@ class Lineage(Result):
 
     def summary(self) -> str:
         """The verdict, its ground, a line for every block, and notes: first what else the reason says."""
-        width = max((len(b.block) for b in self.by_block), default=0)
-        most = max([8, *(len(self.told(b)) for b in self.by_block)])
-        lines = [
-            f"  {b.block:<{width}}  {self.told(b):<{most}}  {self.ground(b)}"
-            + (f"  {b.equal} of {counted(b.tensors, 'tensor')} unchanged" if b.equal else "")
-            for b in self.by_block
-        ]
+        equal = lambda b: f"  {b.equal} of {counted(b.tensors, 'tensor')} unchanged" if b.equal else ""
+        table = [("", b.block, f"{self.told(b):<8}", self.ground(b) + equal(b)) for b in self.by_block]
         ground, *more = self.reason.split(". ")
-        return "\n".join([self.headline, ground, *lines, *(f"note: {note}" for note in (*more, *self.notes))])
+        return "\n".join([self.headline, ground, *columns(table), *(f"note: {note}" for note in (*more, *self.notes))])
 
     def told(self, block: BlockAgreement) -> str:
         """The verdict on a block: derived, no sign of it, or, where nothing was tested, identical or untold."""
@@ -261,7 +257,7 @@ def lineage_of_states(
     return _calibrated(judged, calibrated(sym, a, pair, independent))
 
 
-def _check_independent(sym: Symmetry, states: Sequence[Mapping[str, Tensor]], level: float) -> None:
+def _check_independent(sym: Symmetry, states: Sequence[State], level: float) -> None:
     """Refuse networks of which the exact test finds two related: their spread would be that of fewer networks."""
     for (j, one), (k, other) in combinations(enumerate(states), 2):
         log_p = compared(sym, one, other).in_place().log_p
@@ -293,10 +289,9 @@ def _matched(found: Lineage, pair: Compared) -> Lineage:
 def _identical(found: Lineage, pair: Compared, match: Match) -> Lineage:
     """The verdict where the weights agree once matched: tensor by tensor with the first network moved."""
     assert match.transformation is not None
-    sym, a, b, _ = pair.padded()
-    tensors = []
-    for name in sym.layouts:
-        x, y = moved(sym, match.transformation, a, [name]).get(name, a[name]), b[name]
+    whole, tensors = pair.padded(), []
+    for name in whole.sym.layouts:
+        x, y = moved(whole.sym, match.transformation, whole.a, [name]).get(name, whole.a[name]), whole.b[name]
         tensors.append(TensorAgreement(name, cosine(x, y), equal(x, y), None))
     differing = {block_of(n) for n in match.differing}
     blocks = tuple(replace(b, derived=b.block not in differing) for b in by_block(tensors, _PARTS))

@@ -58,8 +58,6 @@ def log_tail(found: Iterable[Tensor]) -> float:
         -15.104
     """
     counts, step, reached = _score(found)
-    if not counts:
-        return 0.0
     mass, centre = _null(counts, step)
     first = reached - (centre - _LENGTH // 2)  # where the tail begins in the window around the mean
     if first <= 0:

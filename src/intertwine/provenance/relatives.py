@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations
-from math import inf, log
+from math import comb, inf, log
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from .._io.lazy import State
 from .._nested import by_key
 from .._progress import track
 from .._words import counted
@@ -135,7 +136,7 @@ def kin(
 
 def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:
     """Links between families of which networks meet once matched over the group; notes where they nearly do."""
-    level = rate / max(len(states) * (len(states) - 1) // 2, 1)  # the nearest of all pairs are looked at
+    level = rate / max(comb(len(states), 2), 1)  # the nearest of all pairs are looked at
     found: list[Link] = []
     for members in by_key((id(sym), name) for name, (sym, _) in states.items()).values():
         found += _matched(states, members, [*links, *found], level)
@@ -192,12 +193,12 @@ def _met(states: States, a: str, b: str) -> Compared:
     return compared(*met(sym, states[a][1], second), second)
 
 
-def _invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _invariants(sym: Symmetry, state: State) -> dict[str, Tensor]:
     """For every block of every tensor ``log tr(X Xᵀ)^k / k`` for ``k = 1, ..., 4`` in balanced coordinates.
 
     Permutations, signs and rotations of units leave them as they are, and balancing takes the scales out.
     """
-    part, *_ = compared(sym, state, state).padded()
+    part = compared(sym, state, state).padded().sym
     found = {}
     for names in components(part, _COMPONENT).names:
         here = restricted(part, names) if len(names) < len(part.layouts) else part

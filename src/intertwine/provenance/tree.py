@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import log, nan
+from math import comb, log, nan
 from typing import Any
 from zlib import crc32
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import in_usual_mode
+from .._io.lazy import State
 from .._nested import by_key
 from .._progress import track
 from .._result import Result
@@ -28,7 +29,7 @@ from .relatives import COPY, FIRM, Distances, Link, Pair, aligned_links, ends, f
 _WEIGHTS = 256  # of every tensor
 
 
-def sketch(names: Sequence[str], state: Mapping[str, Tensor], side: str) -> dict[str, Tensor]:
+def sketch(names: Sequence[str], state: State, side: str) -> dict[str, Tensor]:
     """Weights at random places that depend on a tensor's name and shape alone, centred, of norm 1.
 
     Tensors that the network, called ``side`` in messages, lacks are left out.
@@ -100,10 +101,9 @@ class Tree(Result):
 
     def summary(self) -> str:
         """Families and their branches."""
-        pairs = len(self.names) * (len(self.names) - 1) // 2
         head = (
             f"{counted(len(self.names), 'network')} in {counted(len(self.families), 'family')}: "
-            f"{self.related} of {counted(pairs, 'pair')} related, {self.tested} tested exactly"
+            f"{self.related} of {counted(comb(len(self.names), 2), 'pair')} related, {self.tested} tested exactly"
         )
         lines = []
         for family in self.families:
@@ -181,21 +181,16 @@ def tree_of_states(
     Raises:
         ValueError: If there are fewer than two networks, weights cannot be compared, or the rate is none.
     """
-    names, count = tuple(states), len(states)
-    if count < 2:
-        raise ValueError(f"states must hold at least two networks. Got {count}.")
+    names = tuple(states)
+    if len(names) < 2:
+        raise ValueError(f"states must hold at least two networks. Got {len(names)}.")
     if not 0 < rate < 1:
         raise ValueError(f"rate must be between 0 and 1. Got {rate}.")
     states = _of_one_symmetry(states)
-    sketches = {name: sketch([*sym.layouts], state, name) for name, (sym, state) in track([*states.items()], "reading")}
-    shapes = {name: {n: tuple(states[name][1][n].shape) for n in sketches[name]} for name in names}
-    scores = sketch_scores([*sketches.values()], [*shapes.values()])
-    every = {(names[i], names[j]): float(scores[i, j]) for i in range(count) for j in range(i)}
-    close = [(a, b) for (a, b), score in every.items() if score > _CLOSE or _other_widths(shapes[a], shapes[b])]
-    pairs = {(a, b): compared(*states[a], states[b][1]) for a, b in close}
+    pairs = {(a, b): compared(*states[a], states[b][1]) for a, b in _close(states)}
     tests = {pair: both.in_place() for pair, both in track([*pairs.items()], "testing")}
     found = {pair: test.log_p or 0.0 for pair, test in tests.items()}
-    related = _discoveries(found, len(every), rate)
+    related = _discoveries(found, comb(len(names), 2), rate)
     tensors = dict.fromkeys(n for pair in related for k in pair for n in states[k][0].layouts)
     sums = merges({name: state for name, (_, state) in states.items()}, {*map(frozenset, related)}, [*tensors])
     distances = {pair: _distance(*pairs[pair].widths.cut()[1:]) for pair in related}
@@ -229,9 +224,18 @@ def tree_of_states(
     return Tree(names, log_p, families, links, rate, count, len(found), sums, (*doubts, *notes))
 
 
+def _close(states: States) -> list[Pair]:
+    """Pairs of networks whose sketches are alike, or that no sketch compares."""
+    sketches = {name: sketch([*sym.layouts], state, name) for name, (sym, state) in track([*states.items()], "reading")}
+    shapes = {name: {n: tuple(states[name][1][n].shape) for n in found} for name, found in sketches.items()}
+    scores = sketch_scores([*sketches.values()], [*shapes.values()])
+    pairs = ((i, j, a, b) for i, a in enumerate(states) for j, b in enumerate(states) if j < i)
+    return [(a, b) for i, j, a, b in pairs if scores[i, j] > _CLOSE or _other_widths(shapes[a], shapes[b])]
+
+
 def _of_one_symmetry(states: States) -> States:
     """The networks, with one object for equal symmetries, such as those found for every folder by itself."""
-    found: dict[str, tuple[Symmetry, Mapping[str, Tensor]]] = {}
+    found: dict[str, tuple[Symmetry, State]] = {}
     for name, (sym, state) in states.items():
         equal = (old for old, _ in found.values() if old.spaces == sym.spaces and old.layouts == sym.layouts)
         found[name] = next(equal, sym), state
@@ -256,7 +260,7 @@ def _discoveries(found: Distances, pairs: int, rate: float) -> list[Pair]:
     return ranked[: max(passed, default=0)]
 
 
-def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+def _distance(a: State, b: State) -> float:
     gap = left = right = 0.0
     for name in a:
         if name in b and a[name].shape == b[name].shape and a[name].is_floating_point():

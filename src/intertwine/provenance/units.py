@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .._io.lazy import LazyState
+from .._io.lazy import LazyState, State
 from .._words import counted, listed
 from ..groups.assignment import assign
 from ..matching.coordinates.problem import Problem, searched, within
@@ -119,9 +119,7 @@ Rows = Mapping[str, Mapping[int, Tensor]]  # by tensor and axis
 Sizes = Mapping[str, int]
 
 
-def with_rows(
-    state: Mapping[str, Tensor], rows: Rows, lengths: Mapping[str, Sequence[int]] | None = None
-) -> Mapping[str, Tensor]:
+def with_rows(state: State, rows: Rows, lengths: Mapping[str, Sequence[int]] | None = None) -> State:
     """Tensors of which some rows of some axes are read; with lengths of axes, whose rows stand there among zeros."""
 
     def changed(name: str, x: Tensor) -> Tensor:
@@ -141,8 +139,8 @@ class Widths:
     """Two networks of one architecture in which some spaces have other numbers of units."""
 
     sym: Symmetry  # The symmetry of the tensors that can be compared
-    a: Mapping[str, Tensor]  # Tensors of one network
-    b: Mapping[str, Tensor]  # Those of the other; both as far as labels (classes, tokens) reach in both
+    a: State  # Tensors of one network
+    b: State  # Those of the other; both as far as labels (classes, tokens) reach in both
     sizes: tuple[Sizes, Sizes]  # Units of every space in each
     notes: tuple[str, ...]  # In words, what has another size
 
@@ -152,7 +150,7 @@ class Widths:
         left, right = self.sizes
         return [s.name for s in ordered_spaces(self.sym) if left[s.name] != right[s.name]]
 
-    def cut(self) -> tuple[Symmetry, Mapping[str, Tensor], Mapping[str, Tensor]]:
+    def cut(self) -> tuple[Symmetry, State, State]:
         """Both with the units that have a partner, in the order in which they stand.
 
         The wider network keeps the units that the best assignment gives a partner. Which these are does not depend on
@@ -170,7 +168,7 @@ class Widths:
             sizes[wide][space] = sizes[1 - wide][space]
         return resized(self.sym, sizes[0]), states[0], states[1]
 
-    def padded(self) -> tuple[Symmetry, Mapping[str, Tensor], Mapping[str, Tensor]]:
+    def padded(self) -> tuple[Symmetry, State, State]:
         """Both with zeros for the units that one of them lacks, after its own."""
         states, most = [self.a, self.b], {name: max(n, self.sizes[1][name]) for name, n in self.sizes[0].items()}
         sym = resized(self.sym, most)
@@ -180,9 +178,7 @@ class Widths:
                 states[k] = with_rows(states[k], kept_rows(sym, space, range(some[space])), lengths)
         return sym, states[0], states[1]
 
-    def partnered(
-        self, g: Transformation, sym: Symmetry, near: Mapping[str, Tensor], met: Mapping[str, Tensor]
-    ) -> "Widths":
+    def partnered(self, g: Transformation, sym: Symmetry, near: State, met: State) -> "Widths":
         """Both with the units that have a partner after matching by ``g``, which moves the padded ``a`` to ``b``.
 
         Zeros match whatever is small, so units are matched once more where all are of one size: those of ``near``, the
@@ -203,7 +199,7 @@ class Widths:
         return Widths(resized(self.sym, sizes[0]), states[0], states[1], (sizes[0], sizes[1]), self.notes)
 
 
-def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Widths:
+def widths(sym: Symmetry, a: State, b: State) -> Widths:
     """The numbers of units of two networks, from the shapes of their tensors."""
     shapes = {n: (tuple(a[n].shape), tuple(b[n].shape)) for n in sym.layouts if n in a and n in b}
     shapes = {n: pair for n, pair in shapes.items() if {*map(len, pair)} == {len(sym.layouts[n].axes)}}
@@ -227,7 +223,7 @@ def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> W
     return Widths(narrowed(whole, fitting), *states, (left, right), tuple(_said(sym, left, right, rows)))
 
 
-def thinned(sym: Symmetry, state: Mapping[str, Tensor], sizes: Sizes) -> Mapping[str, Tensor]:
+def thinned(sym: Symmetry, state: State, sizes: Sizes) -> State:
     """A network with no more units than ``sizes`` in every space: those of largest weights, as pruning keeps them."""
     own = dict(_sizes(sym, {n: tuple(state[n].shape) for n in sym.layouts if n in state}))
     for space in [s.name for s in ordered_spaces(sym) if own[s.name] > sizes[s.name]]:
@@ -242,9 +238,7 @@ def thinned(sym: Symmetry, state: Mapping[str, Tensor], sizes: Sizes) -> Mapping
     return state
 
 
-def _likeness(
-    space: str, order: Sequence[str], syms: Sequence[Symmetry], states: Sequence[Mapping[str, Tensor]]
-) -> Tensor:
+def _likeness(space: str, order: Sequence[str], syms: Sequence[Symmetry], states: Sequence[State]) -> Tensor:
     """Similarity of the units of a space, rows of the first network and columns of the second, over all tensors."""
     total = torch.zeros(*(sym.space(space).size for sym in syms))
     for name in (n for n in syms[0].layouts if all(n in state for state in states)):

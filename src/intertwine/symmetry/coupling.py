@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from .._nested import by_key
-from .blocks import blocks, carrying
+from ..groups import SpaceGroup
+from .blocks import blocks, carrying, map_leaves
 from .detection.equations import BinarySpan, word_of
-from .spaces import Axis, Layout, Space, axis_size, spaces_of
+from .spaces import Axis, Fixed, Layout, Leaf, Space, axis_size, spaces_of
 from .symmetry import Symmetry
 
 
@@ -140,6 +141,12 @@ def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
     part = narrowed(sym, names)
     present = frozenset().union(*(layout.spaces for layout in part.layouts.values()))
     return replace(part, spaces=tuple(s for s in part.spaces if s.name in present), aliases={})
+
+
+def regrouped(sym: Symmetry, groups: Mapping[str, SpaceGroup], leaf: Callable[[Leaf], Leaf | Fixed]) -> Symmetry:
+    """A symmetry with other groups of some of its spaces, and with other leaves in its layouts."""
+    spaces = tuple(replace(s, group=groups.get(s.name, s.group)) for s in sym.spaces)
+    return replace(sym, spaces=spaces, layouts={name: map_leaves(x, leaf) for name, x in sym.layouts.items()})
 
 
 def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._io.lazy import LazyState
+from ..._io.lazy import LazyState, State
 from ...errors import VerificationError
 from ...symmetry.action import moved, tensors_of
 from ...symmetry.blocks import carrying
@@ -50,9 +50,9 @@ class Gauge:
             if model is one or model is folded:
                 return folded
         made = _fold(model, self.example_inputs)
-        if made is None or _form(made[0]) != _form(self.sym):
+        if made is None or _form(made.sym) != _form(self.sym):
             raise ValueError("model must fold as the networks that were aligned. Got another form: align it itself.")
-        return made[2]
+        return made.known[0][1]
 
     def note(self, whom: str) -> str:
         """What a reader must know of it."""
@@ -73,15 +73,14 @@ def gauge_of(models: Sequence[nn.Module], example_inputs: Any, sym: Symmetry) ->
     if program is None or not any(call.op in NORMALISING for call in program.calls):
         return None
     found = [one for model in models if (one := _fold(model, example_inputs)) is not None]
-    if len(found) < len(models) or any(_form(one[0]) != _form(found[0][0]) for one in found):
+    if len(found) < len(models) or any(_form(one.sym) != _form(found[0].sym) for one in found):
         return None
-    first, ones, _, added = found[0]
-    folded = replace(first, dtype=sym.dtype, notes=sym.notes, path_only=sym.path_only, caches=sym.caches)
-    return Gauge(folded, ones, added, example_inputs, tuple((m, one[2]) for m, one in zip(models, found)))
+    folded = replace(found[0].sym, dtype=sym.dtype, notes=sym.notes, path_only=sym.path_only, caches=sym.caches)
+    return replace(found[0], sym=folded, known=tuple(pair for one in found for pair in one.known))
 
 
-def _fold(model: nn.Module, example_inputs: Any) -> tuple[Symmetry, frozenset[str], nn.Module, tuple[str, ...]] | None:
-    """The symmetry of a folded network, streams whose mean counts, the network, and what was added to it."""
+def _fold(model: nn.Module, example_inputs: Any) -> Gauge | None:
+    """The gauge of one network; ``None`` where none of its streams may rotate."""
     try:
         rewriter = Rewriter(model, example_inputs, biases=False)
         for step in (fold_norms, push_biases, centre, level_biases):
@@ -94,10 +93,11 @@ def _fold(model: nn.Module, example_inputs: Any) -> tuple[Symmetry, frozenset[st
         rewriter.prove()
     except (ValueError, VerificationError):  # nothing that can be folded, or not without a change
         return None
-    return sym, frozenset(streams & centred), rewriter.finished(), tuple(rewriter.added)
+    known = ((model, rewriter.finished()),)
+    return Gauge(sym, frozenset(streams & centred), tuple(rewriter.added), example_inputs, known)
 
 
-def turning(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[Transformation, float]:
+def turning(sym: Symmetry, a: State, b: State) -> tuple[Transformation, float]:
     """The rotations that bring what they alone move (embeddings) of ``a`` nearest that of ``b``, and how near.
 
     For each space the orthogonal Procrustes solution over those tensors. The cosine is the mean over a space's tensors,
@@ -153,7 +153,7 @@ class Balanced:
         return found
 
     @cached_property
-    def state(self) -> Mapping[str, Tensor]:
+    def state(self) -> State:
         """The weights there; those that ``to`` leaves as they are, are shared."""
         return {**self.folded.state, **moved(self.sym, self.to, self.folded.state)}
 
@@ -192,7 +192,7 @@ class Networks:
         return isinstance(self.a, Mapping)
 
     @property
-    def states(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    def states(self) -> tuple[State, State]:
         """The tensors of both."""
         return (self.a, self.b) if self.stored else (tensors_of(self.a), tensors_of(self.b))
 

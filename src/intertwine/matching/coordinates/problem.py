@@ -11,10 +11,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..._io.lazy import State
 from ...groups import Orthogonal, Semidirect, SpaceGroup, Trivial
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform_block
-from ...symmetry.blocks import Block, blocks, carrying, inner_products, map_leaves, parent_dims, unit_rows
+from ...symmetry.blocks import Block, blocks, carrying, inner_products, parent_dims, unit_rows
+from ...symmetry.coupling import narrowed, regrouped
 from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
@@ -43,7 +45,7 @@ class Member:
         """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""
         return unit_rows(block, self.dims)
 
-    def read(self, state: Mapping[str, Tensor]) -> Tensor:
+    def read(self, state: State) -> Tensor:
         """The slices of the units in a network."""
         return self.view(self.block.read(state[self.tensor]))
 
@@ -51,14 +53,12 @@ class Member:
 def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
     """For every space the dimensions of blocks that carry it, tensor by tensor."""
     spaces = {s.name: s for s in sym.spaces}
-    found: dict[str, list[Member]] = {name: [] for name in spaces}
-    for name, layout in sym.layouts.items():
-        for block in blocks(layout):
-            for dim, leaf in block.carried:
-                dims = tuple(parent_dims(spaces[leaf.space], dim, block.spaces))
-                row = tuple(e % 2 for e in leaf.sign)
-                found[leaf.space].append(Member(leaf.space, name, block, dim, dims, row))
-    return {name: tuple(some) for name, some in found.items()}
+
+    def member(name: str, block: Block, dim: int, leaf: Leaf) -> Member:
+        dims = tuple(parent_dims(spaces[leaf.space], dim, block.spaces))
+        return Member(leaf.space, name, block, dim, dims, tuple(e % 2 for e in leaf.sign))
+
+    return {space: tuple(member(*one) for one in carrying(sym.layouts, space)) for space in spaces}
 
 
 def add_to(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
@@ -71,16 +71,14 @@ class Problem:
     """Two networks in balanced coordinates, and the part of the group that is searched."""
 
     sym: Symmetry  # What acts on the coordinates: permutations, signs and orthogonal matrices
-    a: Mapping[str, Tensor]  # Tensors to meet
-    b: Mapping[str, Tensor]  # Tensors to move
+    a: State  # Tensors to meet
+    b: State  # Tensors to move
     to_a: Transformation  # The element that brought ``a`` into these coordinates
     to_b: Transformation  # The element that brought ``b`` into them
     full: Symmetry  # The symmetry of the networks themselves, to which ``to_a`` and ``to_b`` belong
 
     @classmethod
-    def plain(
-        cls, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], full: Symmetry | None = None
-    ) -> "Problem":
+    def plain(cls, sym: Symmetry, a: State, b: State, full: Symmetry | None = None) -> "Problem":
         """Networks compared in the coordinates that they come in."""
         still = identity(full or sym)
         return cls(sym, a, b, still, still, full or sym)
@@ -90,8 +88,8 @@ class Problem:
         cls,
         sym: Symmetry,
         *,
-        meet: Mapping[str, Tensor],
-        move: Mapping[str, Tensor],
+        meet: State,
+        move: State,
         votes: Mapping[str, float] | None = None,
         dtype: torch.dtype | None = None,
     ) -> "Problem":
@@ -196,14 +194,9 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
             return Semidirect(Orthogonal(s.size, special=s.group.turns), Trivial(s.size))
         return s.group.reduced(permutes="permutation" in kinds, scales=0, signs=signs, mixes=False)
 
-    spaces = tuple(replace(s, group=group(s)) for s in sym.spaces)
-    groups = {s.name: s.group for s in spaces}
-    layouts = {
-        name: map_leaves(layout, lambda leaf: unscaled(leaf, groups[leaf.space]))
-        for name, layout in sym.layouts.items()
-        if name not in statistics
-    }
-    return replace(sym, spaces=spaces, layouts=layouts, batch_norms=())
+    groups = {s.name: group(s) for s in sym.spaces}
+    weights = narrowed(sym, sym.layouts.keys() - statistics)
+    return replace(regrouped(weights, groups, lambda leaf: unscaled(leaf, groups[leaf.space])), batch_norms=())
 
 
 def single_spaces(sym: Symmetry) -> list[Space]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import TypeAlias
 
 from torch import Tensor
 
+from ..._io.lazy import LazyState, State
 from .graph import Pairing
 from .terms import Factor
 
@@ -207,7 +209,7 @@ def _completed(entries: list[Entry]) -> list[Entry]:
     return found
 
 
-def carried(entries: Sequence[Entry], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def carried(entries: Sequence[Entry], state: State) -> dict[str, Tensor]:
     """Tensors of A made of those of B; entries that nothing fills are zero."""
     made: dict[str, Tensor] = {}
     for entry in entries:
@@ -217,3 +219,9 @@ def carried(entries: Sequence[Entry], state: Mapping[str, Tensor]) -> dict[str, 
         there = entry.a.of_tensor(made[entry.a.name])
         there.copy_(entry.b.of_tensor(source).reshape(entry.sizes).permute(entry.order).reshape(there.shape))
     return made
+
+
+def converted(state: State, entries: Mapping[str, Sequence[Entry]], names: Iterable[str]) -> LazyState:
+    """The tensors of some names as a state dict has them, beside those that entries make of it."""
+    plain = {name: partial(state.__getitem__, name) for name in names}
+    return LazyState(plain | {name: partial(lambda n: carried(entries[n], state)[n], name) for name in entries})

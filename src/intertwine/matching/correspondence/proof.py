@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._examples import arguments, each
+from ..._io.lazy import State
 from ..._nested import map_tensors, tensors_in
 from ...errors import CaptureError
 from ...programs import Program, Ref, capture
@@ -122,7 +123,7 @@ def _moved(t: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where((t > 0) & (moved <= 0), t, moved)
 
 
-def _replayed(side: Side, states: Mapping[str, Tensor], values: Sequence[int], inputs: Any) -> list[Tensor]:
+def _replayed(side: Side, states: State, values: Sequence[int], inputs: Any) -> list[Tensor]:
     """Values of the captured run, again in float64 with other tensors."""
     wide = [x.double() if x.is_floating_point() else x for x in tensors_in([*arguments(inputs)])]
     handlers = dict.fromkeys(range(len(side.program.calls)), float64_handler)
@@ -131,7 +132,7 @@ def _replayed(side: Side, states: Mapping[str, Tensor], values: Sequence[int], i
         return list(side.program.run(wide, [Ref(n) for n in values], states=held, handlers=handlers))
 
 
-def _ran(side: Side, states: Mapping[str, Tensor], inputs: Any) -> tuple[list[Tensor], float]:
+def _ran(side: Side, states: State, inputs: Any) -> tuple[list[Tensor], float]:
     """What the model itself returns with other tensors, and the error that rounding explains."""
     made = in_float64(side.model, inputs)
     write(made.model, states)

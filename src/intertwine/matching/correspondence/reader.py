@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ..._io.lazy import State
 from ..._nested import map_leaves
 from ...programs import Call, Program, Ref
 from ...programs.operations import FILLS, registering
@@ -42,7 +43,7 @@ def rounded(x: Any) -> Any:
 class Reader:
     """One program as terms; ``contents`` are parameters and buffers of its model by name."""
 
-    def __init__(self, program: Program, contents: Mapping[str, Tensor]) -> None:
+    def __init__(self, program: Program, contents: State) -> None:
         self._program, self._contents = program, contents
         self.views: dict[int, View] = {}  # by the number of a value
         self._data: dict[int, Tensor] = {}

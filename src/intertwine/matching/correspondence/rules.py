@@ -114,9 +114,9 @@ def _sum(r: Reader, a: dict[str, Any]) -> View:
     return r.add(one, other)
 
 
-@rule("mul")
+@rule("mul neg")
 def _product(r: Reader, a: dict[str, Any]) -> View:
-    return r.mul(a["self"], a["other"])
+    return r.mul(a["self"], a.get("other", -1.0))
 
 
 @rule("div")
@@ -125,11 +125,6 @@ def _quotient(r: Reader, a: dict[str, Any]) -> View:
         raise NotImplementedError
     number = number_of(a["other"])
     return r.mul(a["self"], r.power(a["other"], -1.0) if number is None else 1 / number)
-
-
-@rule("neg")
-def _negative(r: Reader, a: dict[str, Any]) -> View:
-    return r.mul(a["self"], -1.0)
 
 
 @rule("pow sqrt rsqrt reciprocal square")

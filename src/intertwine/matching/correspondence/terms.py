@@ -256,20 +256,16 @@ def told(t: Term) -> tuple[Tensor, list[Axis]]:
 
 def ordered(roots: Sequence[Term]) -> list[Term]:
     """Terms behind those that they read."""
-    found: list[Term] = []
-    state: dict[int, bool] = {}
+    found: dict[int, Term] = {}
     todo = list(roots)[::-1]
     while todo:
-        t = todo[-1]
-        if id(t) not in state:
-            state[id(t)] = False
-            todo += [o.term for o in t.operands if id(o.term) not in state]
-            continue
-        todo.pop()
-        if not state[id(t)]:
-            state[id(t)] = True
-            found.append(t)
-    return found
+        waiting = [o.term for o in todo[-1].operands if id(o.term) not in found]
+        if waiting:
+            todo += waiting
+        else:
+            t = todo.pop()
+            found.setdefault(id(t), t)
+    return [*found.values()]
 
 
 def letters_of(head: str, count: int) -> list[tuple[str, ...]]:

@@ -11,10 +11,11 @@ from operator import xor
 
 import torch
 
+from ..._nested import by_key
 from ...symmetry.action import moved, transform
 from ...symmetry.blocks import Block, blocks
 from ...symmetry.coupling import narrowed
-from ...symmetry.detection.equations import BinarySpan
+from ...symmetry.detection.equations import BinarySpan, bits_of
 from ...symmetry.gauge.canonical import Folded
 from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.symmetry import Symmetry
@@ -45,14 +46,14 @@ _Place = Callable[[Transformation, Mapping[str, float]], Transformation]  # unit
 
 
 @dataclass(frozen=True)
-class _State:
+class _Reached:
     """An element, and the relative distances that it leaves."""
 
     g: Transformation
     distances: Mapping[str, float]
 
     @classmethod
-    def of(cls, fit: Fit, b: Folded, votes: Mapping[str, float] | None = None) -> "_State":
+    def of(cls, fit: Fit, b: Folded, votes: Mapping[str, float] | None = None) -> "_Reached":
         """Where a fit stands; with votes after another round of it."""
         if votes is not None:
             fit.round(votes)
@@ -95,7 +96,7 @@ def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Trans
     last fits some of them better than rounding does, to the cost of others.
     """
     one, other = a.folded, b.folded
-    found = start = _State.of(Fit(one, other, g), other)
+    found = start = _Reached.of(Fit(one, other, g), other)
     for ridge in _RIDGES:
         found = _reweighted(one, other, found, ridge, lambda g, votes: _placed(a, b, g, votes))
     found = _turned(one, other, _agreed(a, b, _turned(one, other, found)))
@@ -109,13 +110,13 @@ def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Trans
 
 def refitted(a: Folded, b: Folded, g: Transformation) -> Transformation:
     """The same where units are known: scales and bases fitted anew to the tensors that ``g`` explains best."""
-    found = _State.of(Fit(a, b, g), b)
+    found = _Reached.of(Fit(a, b, g), b)
     for ridge in (*_RIDGES, *_FINE):
         found = _reweighted(a, b, found, ridge)
     return found.g
 
 
-def _reweighted(a: Folded, b: Folded, state: _State, ridge: float, place: _Place | None = None) -> _State:
+def _reweighted(a: Folded, b: Folded, state: _Reached, ridge: float, place: _Place | None = None) -> _Reached:
     """Units, scales and bases by votes that a tensor at the distance of the ridge has half of."""
     votes = _votes(state.distances, ridge)
     if not max(votes.values(), default=0.0) or min(votes.values()) > _ALIKE * max(votes.values()):
@@ -123,7 +124,7 @@ def _reweighted(a: Folded, b: Folded, state: _State, ridge: float, place: _Place
     fit = Fit(a, b, state.g if place is None else place(state.g, votes))
     fit.each_space(votes)
     for _ in range(FITS):
-        now = _State.of(fit, b, votes)
+        now = _Reached.of(fit, b, votes)
         fell = state.loss(ridge) - now.loss(ridge)
         if fell > 0:
             state = now
@@ -133,13 +134,13 @@ def _reweighted(a: Folded, b: Folded, state: _State, ridge: float, place: _Place
     return state
 
 
-def _turned(a: Folded, b: Folded, state: _State) -> _State:
+def _turned(a: Folded, b: Folded, state: _Reached) -> _Reached:
     """The state with whole spaces flipped where tensors are negated: no step of one space alone does that."""
     g = unflipped(a, b, state.g, state.far)
-    return state if g is state.g else _State.of(Fit(a, b, g), b)
+    return state if g is state.g else _Reached.of(Fit(a, b, g), b)
 
 
-def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
+def _agreed(a: Balanced, b: Balanced, state: _Reached) -> _Reached:
     """The state in which most tensors agree that is reached by letting one far one decide, where these are few."""
     sizes = {n: x.numel() for n, x in a.folded.state.items()}
     far, all_ = sum(sizes[n] for n in state.far), sum(sizes.values())
@@ -161,7 +162,7 @@ def _agreed(a: Balanced, b: Balanced, state: _State) -> _State:
     return state
 
 
-def _open(a: Balanced, state: _State) -> set[str]:
+def _open(a: Balanced, state: _Reached) -> set[str]:
     """Far tensors that share with others what none decides that agrees, as no tensor does that fits by itself."""
     sym, far = a.sym, state.far
     near = [n for n in sym.layouts if n not in far]
@@ -170,16 +171,16 @@ def _open(a: Balanced, state: _State) -> set[str]:
     return {n for n in far if any(free[n] & free[other] for other in far - {n})}
 
 
-def _decided(a: Balanced, b: Balanced, state: _State, name: str) -> _State:
+def _decided(a: Balanced, b: Balanced, state: _Reached, name: str) -> _Reached:
     """Units, scales and bases as one of the far tensors has them, as far as near ones do not decide."""
     sure = state.distances.keys() - state.far | {name}
     votes = {n: float(n in sure) for n in state.distances}
     g = _placed(a, b, state.g, {n: 1.0 if n in sure else _FAINT for n in state.distances})
     fit = Fit(a.folded, b.folded, g)
     fit.each_space(votes)
-    found = _State.of(fit, b.folded)
+    found = _Reached.of(fit, b.folded)
     for _ in range(FITS):
-        before, found = found, _State.of(fit, b.folded, votes)
+        before, found = found, _Reached.of(fit, b.folded, votes)
         if before.loss(TRUST) - found.loss(TRUST) < _SETTLED:
             break
     return found
@@ -216,7 +217,7 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, 
             fit = Fit(replace(a, sym=alone), b, g)
             for _ in range(_TURNS if tells else 0):
                 fit.each_space()
-            same = _State.of(fit, b).distances[name] <= _CHANGED
+            same = _Reached.of(fit, b).distances[name] <= _CHANGED
         if t.informative and (same or tells):
             telling.append(t.size)
             near += [t.size] if same else []
@@ -292,16 +293,14 @@ def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> 
         return g
     known = [k for k, (name, _) in enumerate(pieces) if name not in far or k in negated]
     flips = sorted(f for space in sym.spaces for f in freedoms(space) if f[1] in ("sign", "linear"))
-    code = BinarySpan(_word(k for k in known if flip in flipping(pieces[k][1])) for flip in flips)
-    whole: dict[str, int] = {}
-    for k in known:
-        whole[pieces[k][0]] = whole.get(pieces[k][0], 0) | 1 << k
+    code = BinarySpan(bits_of(k for k in known if flip in flipping(pieces[k][1])) for flip in flips)
+    whole = {name: bits_of(some) for name, some in by_key((pieces[k][0], k) for k in known).items()}
     size = {word: b.state[name].numel() for name, word in whole.items()}
-    left = _lightest(code, _word(negated), sorted(size, key=lambda word: size[word]))
+    left = _lightest(code, bits_of(negated), sorted(size, key=lambda word: size[word]))
     now = {whole[pieces[k][0]] for k in negated}
     if left is None or (len(left), -sum(size[w] for w in left)) >= (len(now), -sum(size[w] for w in now)):
         return g
-    made = code.reduced(reduce(xor, left, _word(negated)))[1]
+    made = code.reduced(reduce(xor, left, bits_of(negated)))[1]
     return _flipped(sym, [flip for k, flip in enumerate(flips) if made >> k & 1]) @ g
 
 
@@ -313,10 +312,6 @@ def _lightest(code: BinarySpan, word: int, others: Iterable[int]) -> tuple[int, 
     if rest in rests:
         return (rests[rest],)
     return next(((one, rests[rest ^ left]) for left, one in rests.items() if rest ^ left in rests), None)
-
-
-def _word(places: Iterable[int]) -> int:
-    return sum(1 << k for k in places)
 
 
 def _flipped(sym: Symmetry, flips: Iterable[Freedom]) -> Transformation:

@@ -6,6 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ..._nested import by_key
 from ...groups import Element
 from ...groups.dense import polar_factor
 from ...symmetry.action import multiply, transform
@@ -215,12 +216,8 @@ def join_bases(fit: Fit) -> None:
 
 def _pieces(sym: Symmetry) -> dict[tuple[str, Block], list[Member]]:
     """The blocks of tensors that general linear spaces move, each with the dimensions that carry these."""
-    found: dict[tuple[str, Block], list[Member]] = {}
-    for space, some in members(sym).items():
-        for m in some if sym.space(space).group.is_general else ():
-            if m.leaf.variance:
-                found.setdefault((m.tensor, m.block), []).append(m)
-    return found
+    every, general = members(sym), [s.name for s in sym.spaces if s.group.is_general]
+    return by_key(((m.tensor, m.block), m) for name in general for m in every[name] if m.leaf.variance)
 
 
 class _System:

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..._io.lazy import State
 from ..._memory import give_back
 from ..._progress import track
 from ...groups import Representation, SignedPermutation, Trivial
 from ...symmetry.action import moved, transform
-from ...symmetry.blocks import map_leaves
-from ...symmetry.coupling import narrowed
+from ...symmetry.coupling import narrowed, regrouped
 from ...symmetry.gauge.canonical import arranged
-from ...symmetry.spaces import Fixed, Leaf, Space
+from ...symmetry.spaces import Fixed, Leaf
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Balanced
@@ -51,26 +51,22 @@ def monomial(sym: Symmetry) -> Symmetry:
     linear = {s.name for s in sym.spaces if s.group.mixes}
     outer = {parent for s in sym.spaces for parent in s.parents}
 
-    def space(s: Space) -> Space:
-        basis = Trivial(s.size) if s.group.turns else SignedPermutation(s.size)
-        return replace(s, group=basis if s.name in linear else s.group.reduced(scales=0))
-
-    spaces = tuple(space(s) for s in sym.spaces)
-    still = {s.name for s in spaces if not s.group.permutes and not s.group.signs and s.name not in outer}
+    basis = lambda s: Trivial(s.size) if s.group.turns else SignedPermutation(s.size)
+    groups = {s.name: basis(s) if s.name in linear else s.group.reduced(scales=0) for s in sym.spaces}
+    still = {name for name, group in groups.items() if not group.permutes and not group.signs and name not in outer}
 
     def leaf(old: Leaf) -> Leaf | Fixed:
         if old.space in still:
             return Fixed(old.size, "neither permuted nor flipped")
         return replace(old, scale=(), sign=(1,) if old.space in linear else old.sign, variance=0)
 
-    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
-    return replace(sym, spaces=spaces, layouts=layouts)
+    return regrouped(sym, groups, leaf)
 
 
 def match_units(
     sym: Symmetry,
-    a: Mapping[str, Tensor],
-    b: Mapping[str, Tensor],
+    a: State,
+    b: State,
     votes: Mapping[str, float] | None = None,
     start: Transformation | None = None,
     ordered: Collection[str] = (),
@@ -116,8 +112,8 @@ class _Posed:
     """Two networks of which the units of one are matched to those of the other."""
 
     sym: Symmetry
-    a: Mapping[str, Tensor]
-    b: Mapping[str, Tensor]
+    a: State
+    b: State
     votes: Mapping[str, float] | None
 
     @cached_property

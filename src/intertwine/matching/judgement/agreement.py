@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..._io.lazy import State
 from ..._words import counted
 from ...groups.sampling import haar, keeping_ones
 from ...symmetry import Symmetry, Transformation
@@ -38,7 +39,7 @@ def compared(stated: Problem, g: Transformation, start: Transformation | None = 
     """The agreement of ``a`` with ``b`` moved by ``start``, and by ``g``; one tensor of each is read at a time."""
     sym = stated.sym
     size = gap = left = 0.0
-    units: dict[str, list[Tensor]] = {}  # <a, b>, <a, a>, <b, b>
+    units: dict[str, Tensor] = {}  # <a, b>, <a, a>, <b, b>
 
     def add(name: str, layout: Layout) -> None:
         # a function, so that nothing of one tensor is held while the next one is read
@@ -51,14 +52,12 @@ def compared(stated: Problem, g: Transformation, start: Transformation | None = 
             products = (x * after, x * x, after * after) if block.carried else ()
             for dim, leaf in block.carried:
                 dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
-                sums = [summed(p, dims) for p in products]
-                known = units.get(leaf.space)
-                units[leaf.space] = sums if known is None else [old + new for old, new in zip(known, sums)]
+                units[leaf.space] = units.get(leaf.space, 0) + torch.stack([summed(p, dims) for p in products])
 
     for name, layout in sym.layouts.items():
         if name in stated.a:
             add(name, layout)
-    found = {s.name: units.get(s.name, [torch.zeros(())] * 3) for s in sym.spaces}
+    found = {s.name: units.get(s.name, torch.zeros(3)) for s in sym.spaces}
     cosines = {name: inner / (ours * theirs).sqrt() for name, (inner, ours, theirs) in found.items()}
     apart, near = ((x / size) ** 0.5 if size else 0.0 for x in (gap, left))
     return cosines, apart, near
@@ -91,7 +90,7 @@ def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, flo
     return {name: float(x.mean()) for name, x in known.items() if len(x)}
 
 
-def unrelated(sym: Symmetry, tensors: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+def unrelated(sym: Symmetry, tensors: State, seed: int) -> dict[str, Tensor]:
     """A network whose units are unrelated to those of one, as a null hypothesis for their likeness.
 
     Every tensor is rotated along each axis that carries a space, by a random rotation of its own that keeps the mean
@@ -100,10 +99,8 @@ def unrelated(sym: Symmetry, tensors: Mapping[str, Tensor], seed: int) -> dict[s
     """
     generator = torch.Generator().manual_seed(seed)
     state = {}
-    for name, tensor in tensors.items():
-        if name not in sym.layouts:
-            continue
-        pieces = blocks(sym.layouts[name])
+    for name, layout in sym.layouts.items():
+        tensor, pieces = tensors[name], blocks(layout)
         partly = any(rows is not None for block in pieces for rows in block.rows)
         state[name] = tensor.clone() if partly else tensor  # a piece that is the whole tensor takes its place
         for block in pieces:

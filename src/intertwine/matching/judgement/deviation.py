@@ -3,11 +3,13 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..._io.lazy import State
 from ...symmetry.action import transform
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import narrowed
@@ -157,7 +159,7 @@ def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int
     """The largest deviations relative to an entry's size, or a typical one's, and to both together in its row."""
     typical = 4 * _norm(sizes) / sizes.numel() ** 0.5 if mixed else 0.0
     found, edit = right.new_zeros(0), 0.0
-    for x, y, size in _rows(near, right, sizes):
+    for x, y, size in row_pieces(near, right, sizes):
         off, tiny = (x - y).abs(), torch.finfo(size.dtype).tiny
         row = size.square().mean(1, keepdim=True).sqrt()
         size = size.new_full((), typical) if mixed else size.abs()
@@ -173,7 +175,7 @@ def _oddest(near: Tensor, right: Tensor, noise: float) -> float:
     Not of a weight that is the other's, rounded to half precision: those beside it may need no rounding.
     """
     found = 0.0
-    for x, y in _rows(near, right):
+    for x, y in row_pieces(near, right):
         big = y.abs() >= _BIG * y.square().mean(1, keepdim=True).sqrt()
         ratios = torch.where(big & (y != 0), (x - y).abs() / y.abs(), 0.0)
         if int(big.sum()) < len(big) * _LONG:  # short rows: all as one
@@ -214,10 +216,10 @@ def changed(x: Tensor, y: Tensor) -> float:
 
 def gap(x: Tensor, y: Tensor) -> float:
     """Frobenius norm of the difference of two tensors, in float64; no difference of their shape is made."""
-    return sum(_norm(p - q) ** 2 for p, q in _pieces(x, y)) ** 0.5
+    return sum(_norm(p - q) ** 2 for p, q in pieces(x, y)) ** 0.5
 
 
-def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+def distance(a: State, b: State) -> float:
     """Root mean square sine of the angle between tensors of one name, each tensor weighted by its size.
 
     A tensor's ``sin^2`` is the share of ``b`` that no positive multiple of ``a`` explains: 0 for equal directions, 1
@@ -228,8 +230,8 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     return combined({name: s for name, (s, _) in found.items()}, {name: n for name, (_, n) in found.items()})
 
 
-def combined(sines: Mapping[str, float], sizes: Mapping[str, int]) -> float:
-    """Root mean square of the sines of tensors, each weighted by its size."""
+def combined(sines: Mapping[Any, float], sizes: Mapping[Any, int]) -> float:
+    """Root mean square of the sines of tensors, or of parts of networks, each weighted by its size."""
     total = sum(sizes[name] for name in sines)
     return (sum(sizes[name] * s**2 for name, s in sines.items()) / total) ** 0.5 if total else 0.0
 
@@ -241,16 +243,23 @@ def sine(left: Tensor, right: Tensor) -> float:
     ours, theirs = _norm(left), _norm(right)
     if not ours * theirs > 0:
         return 1.0
-    inner = sum(float((x * (y / theirs)).sum(dtype=torch.float64)) for x, y in _pieces(left, right))
+    inner = sum(float((x * (y / theirs)).sum(dtype=torch.float64)) for x, y in pieces(left, right))
     if not inner > 0:
         return 1.0
-    return min(1.0, sum(_norm(x - inner * (y / theirs)) ** 2 for x, y in _pieces(left, right)) ** 0.5 / ours)
+    return min(1.0, sum(_norm(x - inner * (y / theirs)) ** 2 for x, y in pieces(left, right)) ** 0.5 / ours)
 
 
 def constant(x: Tensor) -> bool:
     """Whether a tensor has no more than two values, as gains and biases have that were not trained."""
     some = x.flatten()[: 1 << 16]
     return not len(some) or bool(((some == some.min()) | (some == some.max())).all())
+
+
+def halved(x: Tensor) -> bool:
+    """Whether a tensor holds numbers of half precision only."""
+    if constant(x) or x.dtype in HALVES:
+        return not constant(x)
+    return any(all(torch.equal(y, y.to(half).to(y.dtype)) for (y,) in pieces(x)) for half in HALVES)
 
 
 def patterned(x: Tensor) -> bool:
@@ -267,16 +276,16 @@ def patterned(x: Tensor) -> bool:
 
 
 def _norm(x: Tensor) -> float:
-    return sum(float(torch.linalg.vector_norm(y, dtype=torch.float64)) ** 2 for (y,) in _pieces(x)) ** 0.5
+    return sum(float(torch.linalg.vector_norm(y, dtype=torch.float64)) ** 2 for (y,) in pieces(x)) ** 0.5
 
 
-def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Tensors of one shape, flat, piece by piece: what is computed of their entries needs little memory."""
     flat = tuple(x.flatten() for x in tensors)
     return iter([flat]) if flat[0].numel() <= _PIECE else zip(*(x.split(_PIECE) for x in flat))
 
 
-def _rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def row_pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Tensors of one shape as rows ``(n, rest)``, some rows at a time; a vector is one row."""
     rows = [x.reshape(1, -1) if x.ndim < 2 else x.flatten(1) for x in tensors]
     return zip(*(x.split(max(1, _PIECE // x.shape[1])) for x in rows))

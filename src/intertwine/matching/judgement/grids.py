@@ -1,10 +1,11 @@
 """Grids that weights were rounded to: integers with steps of their own, float8 numbers; and zeros in a pattern."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
 
+from ..._io.lazy import State
 from ..._words import counted
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import transform
@@ -25,9 +26,7 @@ _EXACTLY = 0.9  # share of fours of which exactly two are zero, where more are b
 _SHARED, _ENTRIES = 8, 64  # entries that share a step, and all of them, below which any values may fit
 
 
-def quantised(
-    sym: Symmetry, states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]], g: Transformation, names: Collection[str]
-) -> list[str]:
+def quantised(sym: Symmetry, states: tuple[State, State], g: Transformation, names: Collection[str]) -> list[str]:
     """What of the second network are the first's tensors moved by ``g`` and quantised, in words, each with a count."""
     found: dict[str, int] = {}
     for name in sym.layouts.keys() & names:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..._result import UNSAVED, Result
+from ..._words import columns
 from ...symmetry.transformation import Transformation
 from ..correspondence.correspond import APART, Correspondence
 
@@ -66,18 +67,11 @@ class Match(Result):
         more = len(shown) - _LISTED
         if more > 0:
             shown = sorted(shown, key=lambda item: -item[1])[:_LISTED]
-        width = max((len(name) for name, _ in shown), default=0)
-        lines = [
-            f"  {name:<{width}}  "
-            + (f"differs by {d:.3g} of its size in a" if d < float("inf") else "only in one, or reshaped")
-            for name, d in shown
-        ]
+        apart = lambda d: f"differs by {d:.3g} of its size in a" if d < float("inf") else "only in one, or reshaped"
+        lines = columns([("", name, apart(d)) for name, d in shown])
         lines += [f"  and {more:,} more, which differ less"] if more > 0 else []
-        verdict = (
-            self.verdict
-            if self.moved or self.verdict != SAME
-            else "the same network, with nothing permuted or rescaled"
-        )
+        still = self.verdict == SAME and not self.moved
+        verdict = "the same network, with nothing permuted or rescaled" if still else self.verdict
         return "\n".join([f"{verdict}: {self.reason}", *lines])
 
     def _rows(self) -> list[dict[str, Any]]:

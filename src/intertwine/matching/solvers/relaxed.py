@@ -25,13 +25,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..._nested import by_key
 from ...groups import Representation
 from ...groups.assignment import stochastic
 from ...symmetry.action import multiply
-from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.networks import Networks
-from ..coordinates.problem import Member, Problem, Row
+from ..coordinates.problem import Problem, Row
 from .coordinate_descent import CoordinateDescent, default, descend
 from .solver import Findings, Solver
 from .steps import best_parts, profiles
@@ -66,21 +66,15 @@ def mixed(x: Soft, y: Soft, ratio: float) -> Soft:
 
 def moved_softly(stated: Problem, soft: Mapping[tuple[str, Row], Tensor]) -> dict[str, Tensor]:
     """The tensors of ``b`` moved by a soft element; differentiable in its matrices."""
-    by_tensor: dict[str, list[tuple[Space, Member]]] = {}
-    for space in sorted(stated.sym.spaces, key=lambda s: len(s.parents)):
-        for member in stated.members[space.name]:
-            by_tensor.setdefault(member.tensor, []).append((space, member))
+    outer_first = sorted(stated.sym.spaces, key=lambda s: len(s.parents))
+    members = by_key(((m.tensor, m.block), m) for space in outer_first for m in stated.members[space.name])
     found = dict(stated.b)
-    for name, moving in by_tensor.items():
-        result = stated.b[name]
-        for block in {m.block: None for _, m in moving}:
-            piece = block.read(stated.b[name])
-            for space, m in moving:
-                if m.block is block:
-                    piece = multiply(piece, soft[space.name, m.row], list(m.dims))
-            partial = any(rows is not None for rows in block.rows)
-            result = block.write(result.clone() if partial else result, piece)
-        found[name] = result
+    for (name, block), moving in members.items():
+        piece = block.read(stated.b[name])
+        for m in moving:
+            piece = multiply(piece, soft[m.space, m.row], list(m.dims))
+        partial = any(rows is not None for rows in block.rows)
+        found[name] = block.write(found[name].clone() if partial else found[name], piece)
     return found
 
 

@@ -10,7 +10,7 @@ at the costs ``<a, b>`` of a weight matching, which is where latent weights ``w 
 statistics of the batch, as they will after recalibration. Scales and bases stay those of the weight matching.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import copied, run_with
+from ..._io.lazy import State
 from ..._random import mixed
 from ...features.batches import call, device_of, labels_in, peek, repeatable, size
 from ...features.evaluate import Loss, known, logits_of
@@ -115,7 +116,7 @@ class Mixture:
         self.a = tensors_of(self.net)  # by name, of which some are mixed
         self.names = set(self.sym.layouts) - {n for norm in self.sym.batch_norms for n in (norm.mean, norm.variance)}
 
-    def __call__(self, near: Mapping[str, Tensor], batch: Any, ratio: float = 0.5) -> Any:
+    def __call__(self, near: State, batch: Any, ratio: float = 0.5) -> Any:
         """The output for a batch at ``t = ratio``, with ``near`` in the place of ``b'``."""
         state = {
             name: torch.lerp(self.a[name].to(t.dtype), t, ratio).to(self.a[name].dtype) for name, t in near.items()
@@ -128,7 +129,7 @@ class Mixture:
         """The batches that batch norms can normalise by, of which a label counts."""
         return (batch for batch in loader if size(batch) >= self.least and _count(batch))
 
-    def loss(self, near: Mapping[str, Tensor], loader: Iterable[Any], loss: Loss, ratio: float = 0.5) -> float:
+    def loss(self, near: State, loader: Iterable[Any], loss: Loss, ratio: float = 0.5) -> float:
         """The mean loss over all labels that count."""
         total, count = 0.0, 0
         for batch in self.usable(loader):
@@ -140,9 +141,7 @@ class Mixture:
             )
         return total / count
 
-    def above(
-        self, near: Mapping[str, Tensor], loader: Iterable[Any], loss: Loss, ratios: Sequence[float] = (0.5,)
-    ) -> float:
+    def above(self, near: State, loader: Iterable[Any], loss: Loss, ratios: Sequence[float] = (0.5,)) -> float:
         """The barrier: the largest loss above the line between the ends, 0 where none is, up to rounding."""
         if self._ends is None:
             self._ends = self.loss(near, loader, loss, 0.0), self.loss(near, loader, loss, 1.0)
@@ -155,7 +154,7 @@ class Mixture:
         return 0.0 if highest <= rounding * abs(one) else highest
 
 
-def transformed(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def transformed(sym: Symmetry, g: Transformation, tensors: State) -> dict[str, Tensor]:
     """Tensors moved one by one, differentiably; batch-norm statistics play no part here."""
     return {name: transform(t, sym.layouts[name], g) for name, t in tensors.items()}
 

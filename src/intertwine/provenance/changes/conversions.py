@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from ..._io.lazy import State
 from ..._nested import by_key
 from ...matching.correspondence.entries import Entry, Range, Region, carried
 from ...matching.judgement.deviation import constant, relative
@@ -28,7 +29,6 @@ _LEAST = 1e-30
 _LEAST_HEAD = 4  # with two dimensions pairs and halves are the same
 _FAR = 0.5  # relative distance from which on another layout is looked for
 
-State = Mapping[str, Tensor]
 _Way = tuple[str, str]  # name of a tensor and how it is read as rows
 Rotary = tuple[int, bool]  # dimensions of one head; whether halves became interleaved pairs
 

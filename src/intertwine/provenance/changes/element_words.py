@@ -138,11 +138,11 @@ def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tu
     """The units whose weights changed most, over all tensors that write or read them."""
     sym = pairs.sym
     touched = {s for n in changed if n in sym.layouts for s in sym.layouts[n].spaces}
-    sums: dict[str, list[Tensor]] = {}
+    sums: dict[str, Tensor] = {}
     for name in (n for n, layout in sym.layouts.items() if layout.spaces & touched):
         x = pairs.before(name, g).float()
         for space, new in by_unit(sym, name, (pairs.b[name].float() - x).square(), x.square()):
-            sums[space] = [p + q for p, q in zip(sums[space], new)] if space in sums else new
+            sums[space] = sums.get(space, 0) + torch.stack(new)
     found = []
     for space, (gap, size) in ((s, pair) for s, pair in sums.items() if s in touched):
         relative = (gap / size.clamp_min(1e-30)).sqrt()
@@ -158,20 +158,21 @@ def units_of_zeros(pairs: Pairs, g: Transformation, names: Iterable[str], kind: 
     """One finding for every space some of whose units are zero in all the tensors that were pruned, or filled."""
     gone: dict[str, Tensor] = {}
     where: dict[str, list[str]] = {}
-    sym = pairs.sym
+    sym, pruned = pairs.sym, kind == "pruned"
     for name in (n for n in names if n in sym.layouts):
         for space, counts in by_unit(sym, name, *((x != 0).float() for x in (pairs.before(name, g), pairs.b[name]))):
-            there, left = (x > 0 for x in (counts if kind == "pruned" else counts[::-1]))
+            there, left = (x > 0 for x in (counts if pruned else counts[::-1]))
             gone[space] = gone.get(space, there) & ~left
             where.setdefault(space, []).append(name)
     for space, units in gone.items():
         count = int(units.sum())
         if 0 < count < units.numel():
-            ours = g[space].permutation.reshape(units.shape)[units]  # numbers in the first network
-            numbers = sorted(ours.tolist()) if kind == "pruned" else units.flatten().nonzero().flatten().tolist()
+            # their numbers in the first network, and in the second
+            before, now = g[space].permutation.reshape(units.shape)[units], units.flatten().nonzero().flatten()
+            numbers = sorted((before if pruned else now).tolist())
             named = f" ({', '.join(map(str, numbers))})" if count <= _FEW else ""
-            said = "removed" if kind == "pruned" else "added"
-            if space not in pairs.units:  # as many as before: no tensor became smaller
-                said += ": their weights are zero" if kind == "pruned" else ": their weights were zero"
-            text = f"{count} of {counted(units.numel(), 'unit')} of {sym.titles[space]} {said}{named}"
-            yield Finding("units removed" if kind == "pruned" else "units added", text, tuple(where[space]))
+            said = "removed" if pruned else "added"
+            # as many as before where no tensor became smaller
+            still = "" if space in pairs.units else f": their weights {'are' if pruned else 'were'} zero"
+            text = f"{count} of {counted(units.numel(), 'unit')} of {sym.titles[space]} {said}{still}{named}"
+            yield Finding(f"units {said}", text, tuple(where[space]))

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
+from ..._io.lazy import State
 from ..._nested import by_key
 from ..._words import counted, listed
 from ...matching.element_fit.consensus import moving
@@ -25,6 +24,7 @@ _ROLES = {
 }  # fmt: skip
 
 Some = list[TensorChange]
+Said = Mapping[str, Callable[[Some, Some], str]]  # by kind what is said of such changes, and of all
 
 
 def tensor_findings(every: Sequence[TensorChange], pairs: Pairs, g: Transformation) -> Iterator[Finding]:
@@ -33,10 +33,7 @@ def tensor_findings(every: Sequence[TensorChange], pairs: Pairs, g: Transformati
         yield from units_of_zeros(pairs, g, [c.name for c in every if c.kind in (kind, resized)], kind)
     compared = [c for c in every if c.kind not in ("new", "missing")]
     yield from _formats(compared)
-    for kind, words in (("missing", "gone"), ("new", "new")):
-        some = [c for c in every if c.kind == kind]
-        if some:
-            yield _finding(kind, f"{_count(some)} {words}: {_some(some)}", some)
+    yield from _by_kind(every, compared, _ALONE)
     moved = [c for c in compared if _moved(c)]
     if _unrelated(compared):
         text = f"nothing in common, units matched or not: {_count(moved)} trained apart or replaced altogether"
@@ -48,15 +45,9 @@ def tensor_findings(every: Sequence[TensorChange], pairs: Pairs, g: Transformati
         yield from _sparser(moved)
         yield from _confined(moved, compared, pairs.sym)
         yield from _frozen(moved, compared)
-        yield from _by_kind(moved, compared)
-    unknown = [c for c in every if c.kind == UNDETERMINED]
-    if unknown:
-        text = f"cannot be told of {_count(unknown)} ({_some(unknown)}): changed, or as before and rescaled together "
-        yield _finding(UNDETERMINED, f"{text}with what was replaced", unknown)
-    affine = [c for c in every if c.kind == REWRITTEN]
-    if affine:
-        text = f"batch norms rewritten as the same affine maps: {affine[0].name}, ..."
-        yield _finding("batch norms rewritten", text, affine)
+        yield from _low_rank(moved)
+        yield from _by_kind(moved, compared, _CHANGED)
+    yield from _by_kind(every, compared, _LEFT)
 
 
 def _unrelated(compared: Some) -> bool:
@@ -149,15 +140,19 @@ def _whole_blocks(some: Some, every: Some) -> list[str]:
     return [b for b in dict.fromkeys(c.block for c in some if len(c.shape) > 1) if b not in rest]
 
 
-def _by_kind(moved: Some, compared: Some) -> Iterator[Finding]:
-    """One finding for each kind of change."""
+def _low_rank(moved: Some) -> Iterator[Finding]:
+    """Updates of low rank, one finding for each rank."""
     for rank, some in _grouped(moved, lambda c: str(c.rank) if c.kind == "low rank" else ""):
         text = f"update of rank {rank} in {_count(some)} ({_patterns(some)}), as an adapter (LoRA) or an edit leaves"
         yield _finding("low rank", f"{text}; relative change {_range(some)}", some)
-    for kind, say in _SAID.items():
-        some = [c for c in moved if c.kind == kind]
+
+
+def _by_kind(every: Iterable[TensorChange], compared: Some, said: Said) -> Iterator[Finding]:
+    """One finding for each kind of change of which something is said."""
+    for kind, say in said.items():
+        some = [c for c in every if c.kind == kind]
         if some:
-            yield _finding("scaled tensors" if kind == "scaled" else kind, say(some, compared), some)
+            yield _finding(_TITLES.get(kind, kind), say(some, compared), some)
 
 
 def _replaced(some: Some, compared: Some) -> str:
@@ -189,7 +184,20 @@ def _changed(some: Some, _: Some) -> str:
     return f"{_count(some)} trained or edited: relative change {_range(some)}{said} ({_patterns(some)})"
 
 
-_SAID: Mapping[str, Callable[[Some, Some], str]] = {
+# of findings that are not called as the kind
+_TITLES = {"scaled": "scaled tensors", REWRITTEN: "batch norms rewritten"}
+_ALONE: Said = {
+    "missing": lambda some, _: f"{_count(some)} gone: {_some(some)}",
+    "new": lambda some, _: f"{_count(some)} new: {_some(some)}",
+}
+_LEFT: Said = {
+    UNDETERMINED: lambda some, _: (
+        f"cannot be told of {_count(some)} ({_some(some)}): changed, or as before and rescaled together with what was "
+        "replaced"
+    ),
+    REWRITTEN: lambda some, _: f"batch norms rewritten as the same affine maps: {some[0].name}, ...",
+}
+_CHANGED: Said = {
     "replaced": _replaced,
     "constant": lambda some, _: (
         f"{_count(some)} reset to a constant: " + "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
@@ -256,7 +264,7 @@ def _ranges(blocks: list[str]) -> str:
     return listed(said, _NAMED if len(said) > 2 * _NAMED else len(said))
 
 
-def tie_findings(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[Finding]:
+def tie_findings(a: State, b: State) -> Iterator[Finding]:
     """Tensors that were tied, or are tied no longer."""
     before, after = ({n: x.data_ptr() for n, x in state.items() if x.numel()} for state in (a, b))
     said = {("untied", "were one tensor and are two now"): (before, after)}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from ..._io.lazy import State
 from ..difference import Finding
 
 _LEAST = 1e-30
@@ -99,7 +100,7 @@ _ALIKE = 0.7  # mean cosine of rows in place of layers that share their training
 _SAME_VALUES = 1 - 1e-5  # the same of sorted absolute values
 
 
-def moved_layers(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[tuple[str, int], int]:
+def moved_layers(a: State, b: State) -> dict[tuple[str, int], int]:
     """For layers after, by the beginning of their names and their number, which layer before they hold, if another.
 
     Names differ in the numbers of layers only. ``NEW`` stands for a layer that pushed others on; layers that hold what
@@ -119,7 +120,7 @@ def moved_layers(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[tuple
     return found | {layer: NEW for layer in strange if layer in held}
 
 
-def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: list[str], layer: int) -> bool:
+def _alike(a: State, b: State, names: list[str], layer: int) -> bool:
     """Whether most matrices of a layer are those of another one, as they stand or with units permuted."""
     votes = 0
     for name in names:

@@ -3,17 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from math import prod
 
 import torch
 from torch import Tensor
 
-from ..._io.lazy import LazyState
+from ..._io.lazy import LazyState, State
 from ..._nested import by_key
 from ..._words import counted, listed
-from ...matching.correspondence.entries import Entry, carried
+from ...matching.correspondence.entries import Entry, converted
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import moved
 from ...symmetry.coupling import narrowed
@@ -43,11 +42,11 @@ class Pairs:
     """Tensors that correspond to each other."""
 
     sym: Symmetry  # The symmetry of what is compared
-    a: Mapping[str, Tensor]  # Tensors before, under the names of the model
-    b: Mapping[str, Tensor]  # Tensors after
+    a: State  # Tensors before, under the names of the model
+    b: State  # Tensors after
     sources: Mapping[str, str]  # For each pair what the other checkpoint calls it, in the order of the network
-    missing: Mapping[str, Tensor]  # Tensors that are gone
-    new: Mapping[str, Tensor]  # Tensors that came
+    missing: State  # Tensors that are gone
+    new: State  # Tensors that came
     converted: bool  # Whether names or layouts of some differ
     resized: Mapping[str, tuple[int, int]]  # Entries of tensors of other sizes, before and after, filled up by zeros
     layers: bool  # Whether layers after hold others than that of their number before
@@ -67,9 +66,7 @@ class Pairs:
         return before != after and bool((kept.diff() > 0).all())
 
 
-def paired(
-    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], entries: Sequence[Entry] | None = None
-) -> Pairs:
+def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = None) -> Pairs:
     """Pair the tensors of two checkpoints: by name, by what they hold, and as far as both reach where sizes differ.
 
     At least one has the names of the model; where programs told, ``entries`` say what of it is what of the other.
@@ -80,6 +77,7 @@ def paired(
     for side, state in (("a", a), ("b", b)):
         _check_real(side, state)
     turned = _fitting(sym, a) > _fitting(sym, b)  # the names of a are kept
+    in_time = lambda ours, theirs: (ours, theirs) if turned else (theirs, ours)  # of target and source: before, after
     target, source = (a, b) if turned else (b, a)
     layers = moved_layers(a, b) if entries is None else {}
     if layers:
@@ -97,8 +95,7 @@ def paired(
     else:
         found, ambiguous = by_key((e.a.name, e) for e in entries if not e.identity), ()
     used = {e.b.name for some in found.values() for e in some}
-    there = {n: partial(source.__getitem__, n) for n in own if n in source}
-    made = LazyState(there | {n: partial(lambda n: carried(found[n], source)[n], n) for n in found})
+    made = converted(source, found, [n for n in own if n in source])
     sides = widths(sym, target, made)
     whole, ours, theirs = sides.padded()
     names = [n for n in own if n in made and (n in whole.layouts or (n not in sym.layouts and _alike(ours, theirs, n)))]
@@ -107,48 +104,47 @@ def paired(
             "a and b must be of one architecture. Got no tensor that both hold under one name and shape, or that is "
             f"found by what it holds: {_first(a)} in a, {_first(b)} in b."
         )
-    gone, came = ([n for n in some if n not in names] for some in (source, own))
-    only = _some(source, [n for n in gone if n not in ties | used]), _some(target, came)
-    before, after = (ours, theirs) if turned else (theirs, ours)
-    old, new = (target, made) if turned else (made, target)
-    resized = {n: (old[n].numel(), new[n].numel()) for n in names if not _alike(target, made, n)}
-    sizes = sides.sizes if turned else sides.sizes[::-1]
+    known = {*names} | ties | used
+    only = [n for n in own if n not in names], [n for n in source if n not in known]
+    missing, new = in_time(*map(_some, (target, source), only))
+    before, after = in_time(ours, theirs)
+    whole_before, whole_after = in_time(target, made)
+    resized = {n: (whole_before[n].numel(), whole_after[n].numel()) for n in names if not _alike(target, made, n)}
+    sizes = in_time(*sides.sizes)
     return Pairs(
         sym=narrowed(whole, names),
         a=_some(before, names),
         b=_some(after, names),
         sources={n: _source_words(found[n]) if n in found else n for n in names},
-        missing=only[turned],
-        new=only[not turned],
+        missing=missing,
+        new=new,
         converted=bool(found),
         resized=resized,
         layers=bool(layers),
         units={s: (sizes[0][s], sizes[1][s]) for s in sides.differing},
         findings=(
             *layer_findings(layers, a, b),
-            *_resized(resized, sym, *((target, made) if turned else (made, target))),
+            *_resized(resized, sym, whole_before, whole_after),
             *_conversion_findings(found, [n for n in names if n not in found], turned),
         ),
         ambiguous=ambiguous,
     )
 
 
-def _some(state: Mapping[str, Tensor], names: Iterable[str]) -> Mapping[str, Tensor]:
-    return LazyState({n: partial(state.__getitem__, n) for n in names})
+def _some(state: State, names: Iterable[str]) -> State:
+    return LazyState.renamed(state, {n: n for n in names})
 
 
-def _alike(x: Mapping[str, Tensor], y: Mapping[str, Tensor], name: str) -> bool:
+def _alike(x: State, y: State, name: str) -> bool:
     return x[name].shape == y[name].shape
 
 
-def _fitting(sym: Symmetry, state: Mapping[str, Tensor]) -> int:
+def _fitting(sym: Symmetry, state: State) -> int:
     """Number of the model's tensors that a checkpoint holds by name and shape."""
     return sum(n in state and state[n].shape == layout.shape for n, layout in sym.layouts.items())
 
 
-def _renumbered(
-    source: Mapping[str, Tensor], target: Mapping[str, Tensor], layers: Mapping[tuple[str, int], int]
-) -> Mapping[str, Tensor]:
+def _renumbered(source: State, target: State, layers: Mapping[tuple[str, int], int]) -> State:
     """The source under the numbers of the target's layers; layers that have no place there keep their names."""
     names = {}
     for name in target:
@@ -161,9 +157,7 @@ def _renumbered(
     return LazyState.renamed(source, names)
 
 
-def _resized(
-    names: Iterable[str], sym: Symmetry, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
-) -> Iterator[Finding]:
+def _resized(names: Iterable[str], sym: Symmetry, before: State, after: State) -> Iterator[Finding]:
     """Axes of labels of other sizes, of which the common part is compared, and hidden units that came or are gone."""
     other: dict[bool, list[str]] = {False: [], True: []}
     for name in names:
@@ -184,7 +178,7 @@ def _resized(
             yield Finding("narrowed" if narrower else "widened", text, tuple(some))
 
 
-def _check_real(side: str, state: Mapping[str, Tensor]) -> None:
+def _check_real(side: str, state: State) -> None:
     """Refuse weights of whole numbers, which are quantised."""
     for name, x in state.items():
         if name.endswith(("weight", "bias")) and not x.is_floating_point():
@@ -192,7 +186,7 @@ def _check_real(side: str, state: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} of {side} must hold real numbers. Got {found}: dequantise the weights first.")
 
 
-def _first(state: Mapping[str, Tensor]) -> str:
+def _first(state: State) -> str:
     name = next(iter(state), None)
     return "nothing" if name is None else f"{name!r} {tuple(state[name].shape)}"
 

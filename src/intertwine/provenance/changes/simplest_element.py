@@ -9,7 +9,7 @@ from math import exp, inf, log
 import torch
 from torch import Tensor
 
-from ..._io.lazy import LazyState
+from ..._io.lazy import LazyState, State
 from ..._nested import by_key
 from ...groups import Element
 from ...matching.coordinates.networks import Balanced
@@ -19,8 +19,8 @@ from ...matching.element_fit.refit import Fit
 from ...matching.element_fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, apart, constant, meets
 from ...symmetry.action import transform
-from ...symmetry.blocks import blocks, map_leaves, summed
-from ...symmetry.coupling import narrowed
+from ...symmetry.blocks import blocks, summed
+from ...symmetry.coupling import regrouped, restricted
 from ...symmetry.gauge.canonical import Folded, check_weights, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
@@ -38,16 +38,7 @@ _EXACT, _HELPED = 0.05, 0.95  # the same where one side is all but explained: a 
 _WORSE = 2.0  # times the distance without them that no tensor may be left at: training moves some tensors by chance
 
 
-@dataclass(frozen=True, eq=False)
-class Explained:
-    """Weights to move and weights to meet, batch norms folded, and the element that brings them together."""
-
-    a: Folded
-    b: Folded
-    g: Transformation
-
-
-def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Explained:
+def explained(sym: Symmetry, a: State, b: State) -> tuple["FoldedPair", Transformation]:
     """The simplest element that explains how ``a`` became ``b``, by description length.
 
     Spaces that a tensor pins, because it has not changed, stay as they are; the others are searched as ``same`` does.
@@ -57,27 +48,27 @@ def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -
     the tensors closer that carry their inverse: training that makes one layer larger is no rescaling.
 
     Returns:
-        The element with the folded weights. Weights that are missing or not finite are refused.
+        The weights, batch norms folded, and the element. Weights that are missing or not finite are refused.
     """
     for state in (a, b):
         check_weights(sym, state)
     double = any(state[name].dtype == torch.float64 for state in (a, b) for name in sym.layouts)
     one, other = (_folded(sym, state, torch.float64 if double else torch.float32) for state in (a, b))
-    pair, found = _Pair(one, other), identity(one.sym)
-    still = pinned(one.sym, [name for name in one.sym.layouts if pair.unchanged(name, found)])
-    free = {s.name for s in one.sym.spaces if one.sym.carriers[s.name] and not freedoms(s) <= still}
-    free |= {p for s in one.sym.spaces if s.name in free for p in s.parents}  # a space lies inside its parents
+    pair, folded, found = FoldedPair(one, other), one.sym, identity(one.sym)
+    still = pinned(folded, [name for name in folded.layouts if pair.unchanged(name, found)])
+    free = {s.name for s in folded.spaces if folded.carriers[s.name] and not freedoms(s) <= still}
+    free |= {p for s in folded.spaces if s.name in free for p in s.parents}  # a space lies inside its parents
     if free:
         placed = {s for s, kind, _ in still if kind == "permutation"}
-        part = _Pair(*(_part(side, free, placed) for side in (one, other)))
+        part = FoldedPair(*(_part(side, free, placed) for side in (one, other)))
         g = _simplest(part)
         g = unflipped(part.a, part.b, g, [n for n in part.a.sym.layouts if not part.apart(n, g) <= AGREES])
         elements = {n: replace(e, group=found[n].group) for n, e in g.elements.items()}
         found = Transformation({**found.elements, **elements})
-    return Explained(one, other, found)
+    return pair, found
 
 
-def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> Folded:
+def _folded(sym: Symmetry, state: State, dtype: torch.dtype) -> Folded:
     """Weights with batch norms folded; without any, tensors are read when they are asked for."""
     if sym.batch_norms or isinstance(state, dict):
         return fold(sym, state, dtype)
@@ -87,22 +78,17 @@ def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> F
 
 def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folded:
     """The tensors that carry some of the spaces, the others held fixed; ``placed`` ones are not permuted."""
-    sym = side.sym
-    spaces = tuple(
-        replace(s, group=s.group.reduced(permutes=False)) if s.name in placed and not s.group.mixes else s
-        for s in sym.spaces
-        if s.name in free
-    )
-    hold = lambda leaf: leaf if leaf.space in free else Fixed(leaf.size, "in place")
-    layouts = {n: map_leaves(layout, hold) for n, layout in sym.layouts.items()}
-    kept = {n: x for n, x in layouts.items() if x.spaces}
-    small = replace(narrowed(sym, kept), spaces=spaces, layouts=kept)
+    groups = {
+        s.name: s.group.reduced(permutes=False) for s in side.sym.spaces if s.name in placed and not s.group.mixes
+    }
+    held = regrouped(side.sym, groups, lambda leaf: leaf if leaf.space in free else Fixed(leaf.size, "in place"))
+    kept = [name for name, layout in held.layouts.items() if layout.spaces]
     means = {n: mean for n, mean in side.means.items() if n in kept}
-    return replace(side, sym=small, state={n: side.state[n] for n in kept}, means=means)
+    return replace(side, sym=restricted(held, kept), state={n: side.state[n] for n in kept}, means=means)
 
 
 @dataclass(frozen=True, eq=False)
-class _Pair:
+class FoldedPair:
     """Weights to move and weights to meet, and what elements between them explain and cost."""
 
     a: Folded
@@ -179,7 +165,7 @@ class _Pair:
         return True
 
 
-def _simplest(pair: _Pair) -> Transformation:
+def _simplest(pair: FoldedPair) -> Transformation:
     """The simplest element that brings ``a`` to ``b``; where ``b`` was pruned, by the entries that are left."""
     g = _borne_out(pair, _simplified(pair, _matched(pair)))
     kept = _pruned(pair, g)
@@ -189,7 +175,7 @@ def _simplest(pair: _Pair) -> Transformation:
     return h if kept.agree(h) else g
 
 
-def _pruned(pair: _Pair, g: Transformation) -> _Pair | None:
+def _pruned(pair: FoldedPair, g: Transformation) -> FoldedPair | None:
     """``a`` with zeros where ``b`` has them, which would blur scales; ``None`` where few entries became zero."""
     a, b = pair.a, pair.b
     if not any(s.group.scales for s in a.sym.spaces):
@@ -201,10 +187,10 @@ def _pruned(pair: _Pair, g: Transformation) -> _Pair | None:
         state[name] = x * transform((b.state[name] != 0).to(x), layout, back)
         gone += int((x != 0).sum() - (state[name] != 0).sum())
     enough = gone > _SPARSER * sum(x.numel() for x in state.values())
-    return _Pair(replace(a, state=state), b) if enough else None
+    return FoldedPair(replace(a, state=state), b) if enough else None
 
 
-def _matched(pair: _Pair) -> Transformation:
+def _matched(pair: FoldedPair) -> Transformation:
     """The element that brings ``a`` closest to ``b``; units are only searched where they are not in place."""
     if pair.in_place:
         return pair.fitted(identity(pair.a.sym))
@@ -215,7 +201,7 @@ def _matched(pair: _Pair) -> Transformation:
     return min(pair.fitted(placed), placed, g, key=pair.length)
 
 
-def _simplified(pair: _Pair, g: Transformation) -> Transformation:
+def _simplified(pair: FoldedPair, g: Transformation) -> Transformation:
     """``g`` without the parts that cost more to say than they explain."""
     if pair.misfit(nothing := identity(pair.a.sym)) <= pair.length(g):
         return nothing
@@ -226,7 +212,7 @@ def _simplified(pair: _Pair, g: Transformation) -> Transformation:
     return g
 
 
-def _uncancelled(pair: _Pair, g: Transformation) -> Transformation:
+def _uncancelled(pair: FoldedPair, g: Transformation) -> Transformation:
     """``g`` without the flips of units that flips of all units inside them undo, as of a head and its rotary pairs."""
     carriers = pair.a.sym.carriers
     for space in (s for s in pair.a.sym.spaces if s.parents and g[s.parents[-1]].parents == s.parents[:-1]):
@@ -251,7 +237,7 @@ _SIMPLER: list[Callable[[Element], Element]] = [  # ways to say less of an eleme
 ]
 
 
-def _simpler(pair: _Pair, g: Transformation, space: Space) -> Transformation:
+def _simpler(pair: FoldedPair, g: Transformation, space: Space) -> Transformation:
     """``g`` with the part of one space as simple as its tensors allow, the rest as it is."""
 
     def said(e: Element) -> tuple[float, Transformation]:
@@ -267,10 +253,10 @@ def _simpler(pair: _Pair, g: Transformation, space: Space) -> Transformation:
 _Part = int | None  # what moves a space continuously: one of its scales, or (``None``) its matrix
 
 
-def _borne_out(pair: _Pair, g: Transformation) -> Transformation:
+def _borne_out(pair: FoldedPair, g: Transformation) -> Transformation:
     """``g`` without the scales and bases that explain one side only, the others fitted anew."""
     while refuted := _refuted(pair, g):
-        pair = _Pair(_held(pair.a, refuted), _held(pair.b, refuted))
+        pair = FoldedPair(_held(pair.a, refuted), _held(pair.b, refuted))
         spaces = pair.a.sym.spaces
         left = {s.name: replace(_less(g[s.name], refuted.get(s.name, ())), group=s.group) for s in spaces}
         start = Transformation({**g.elements, **left}, g.certified)
@@ -280,7 +266,7 @@ def _borne_out(pair: _Pair, g: Transformation) -> Transformation:
     return g
 
 
-def _refuted(pair: _Pair, g: Transformation) -> dict[str, list[_Part]]:
+def _refuted(pair: FoldedPair, g: Transformation) -> dict[str, list[_Part]]:
     """By space the scales and matrices that are not borne out; of those that move the same tensors, the worst one."""
     worst: dict[frozenset[str], tuple[float, str, _Part]] = {}
     for space in pair.a.sym.spaces:
@@ -293,7 +279,7 @@ def _refuted(pair: _Pair, g: Transformation) -> dict[str, list[_Part]]:
     return by_key((name, part) for _, name, part in worst.values())
 
 
-def _left_by(pair: _Pair, g: Transformation, space: str, part: _Part) -> tuple[float, frozenset[str]]:
+def _left_by(pair: FoldedPair, g: Transformation, space: str, part: _Part) -> tuple[float, frozenset[str]]:
     """The share of the distance that a part of ``g`` leaves on the side that it explains least, and what it moves.
 
     It is a geometric mean over the entries that the part moves, and infinite where it drives a tensor away and does not
@@ -358,6 +344,5 @@ def _held(side: Folded, parts: Mapping[str, Collection[_Part]]) -> Folded:
             return replace(old, scale=tuple(0 * x for x in old.scale), variance=0)
         return replace(old, scale=tuple(0 * x if k in parts.get(old.space, ()) else x for k, x in enumerate(old.scale)))
 
-    spaces = tuple(replace(s, group=s.group.reduced(mixes=False)) if s.name in gone else s for s in side.sym.spaces)
-    layouts = {name: map_leaves(layout, leaf) for name, layout in side.sym.layouts.items()}
-    return replace(side, sym=replace(side.sym, spaces=spaces, layouts=layouts))
+    groups = {name: side.sym.space(name).group.reduced(mixes=False) for name in gone}
+    return replace(side, sym=regrouped(side.sym, groups, leaf))
