@@ -98,6 +98,12 @@ def test_what_is_not_zero_at_zero_has_no_gate_at_all(act):
         gate_patterns(network(act), X, others="on")
 
 
+def test_rectified_replaces_an_activation_wherever_it_is_held():
+    act = nn.GELU()
+    new = rectified(nn.Sequential(nn.Linear(2, 2), act, nn.Linear(2, 2), act))
+    assert [type(module) for module in new[1::2]] == [nn.ReLU, nn.ReLU]
+
+
 def test_rectified_replaces_activations_and_nothing_else():
     model = nn.Sequential(
         nn.Linear(4, 8), nn.GELU(), nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.LeakyReLU(), nn.Linear(8, 3)

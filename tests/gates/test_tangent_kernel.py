@@ -9,7 +9,7 @@ from theorem_kernels import tangent_kernel
 from torch import nn
 
 import intertwine as iw
-from intertwine.gates.kernels.tangent_kernel import layerwise_kernel
+from intertwine.gates.kernels.tangent_kernel import covered_names, layerwise_kernel
 
 
 class Odd(nn.Module):
@@ -112,9 +112,11 @@ def test_less_memory_takes_more_runs_and_only_a_channel_that_does_not_fit_makes_
     tiles = importlib.import_module(module)._add_tiles
     monkeypatch.setattr(f"{module}._add_tiles", lambda *a: runs.append("tiles") or tiles(*a))
 
+    layers = covered_names(model, x, dict(model.named_parameters()))
+
     def parts_for(memory):
         runs.clear()
-        iw.gates.neural_tangent_kernel(model, x, memory=memory)
+        iw.gates.neural_tangent_kernel(model, x, memory=memory, parameters=layers)
         return list(runs)
 
     # layers are checked against a gradient first, which is a matter of its own

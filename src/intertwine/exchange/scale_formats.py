@@ -101,8 +101,7 @@ def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping
     generator = torch.Generator().manual_seed(0)
     changed: dict[str, Tensor] = {}
     for mapping in mappings:
-        space = subject.sym.space(mapping.space)
-        shape = [*(subject.sym.space(parent).size for parent in space.parents), space.size]
+        shape = subject.sym.unit_shape(subject.sym.space(mapping.space))
         logs = torch.randn(shape, generator=generator, dtype=torch.float64) / 2
         for name in dict.fromkeys(use.tensor for use in (*mapping.writes, *mapping.reads)):
             before, c = changed.get(name, probe.tensors[name]), subject.offsets.get(name, 0.0)

@@ -193,11 +193,17 @@ def dlgn_sf(
 
 def averaged(model: nn.Module) -> nn.Module:
     """Replace max pooling modules by average pooling, in place."""
-    for module in list(model.modules()):
-        for name, child in module._modules.items():  # named_children() leaves out a pooling that is used twice
-            if type(child) in _AVERAGES:
-                setattr(module, name, _average(child))
+    _exchange(model, lambda child: _average(child) if type(child) in _AVERAGES else None)
     return model
+
+
+def _exchange(model: nn.Module, new: Callable[[nn.Module | None], nn.Module | None]) -> int:
+    """Put what is ``new`` for a module, if anything is, in its place wherever it is held; how many places these are."""
+    held = ((module, *item) for module in model.modules() for item in module._modules.items())
+    found = [(module, name, other) for module, name, child in held if (other := new(child)) is not None]
+    for module, name, other in found:  # named_children() would leave out one that is held twice
+        setattr(module, name, other)
+    return len(found)
 
 
 def _average(pool: Any) -> nn.Module:
@@ -235,13 +241,7 @@ def rectified(model: nn.Module) -> nn.Module:
     """
     check_module(model)
     new = copied(model)
-    found = 0
-    for module in list(new.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, _MODULES):
-                setattr(module, name, nn.ReLU())
-                found += 1
-    if not found:
+    if not _exchange(new, lambda child: nn.ReLU() if isinstance(child, _MODULES) else None):
         raise ValueError(
             "model must hold activations other than ReLU as modules, such as nn.GELU(). Got none: replace calls of "
             "functions in its code."

@@ -321,10 +321,14 @@ def examine(
     if kernel_examples < 4:
         raise ValueError(f"kernel_examples must be at least 4. Got {kernel_examples}.")
     steps = iter(track(range(5), "taking the network apart", enabled=progress))
-    switches = model  # whose gates are counted: hard ones in the place of soft ones
+    switches, learnt, notes = model, None, list[str]()
     if isinstance(model, GatedNetwork):
-        kept = model.gating, model.value
+        kept = model.gating, model.value  # gates are counted: hard ones in the place of soft ones
         switches = GatedNetwork(*kept, gate="hard", input=model.input, permutation=model.permutation)
+        learnt = [n for n, _ in model.named_parameters() if n.startswith("value.")]
+        soft = ", and soft gates count as on above 1/2 in statistics, shared gates and base kernels"
+        text = "The network is a gated one: the tangent kernel is that of its value network"
+        notes.append(f"{text}{soft if model.gate == 'soft' else ''}.")
     shared = shared_gates(switches, x, labels, classes)
     next(steps)
     chosen = _spread(labels, kernel_examples)
@@ -336,20 +340,15 @@ def examine(
     log, sign = neural_path_kernel(model, z, log=True, budget=Budget(max_operations=max_operations))
     npk = _normalised(unscaled(log, sign).cpu())
     next(steps)
-    gated = isinstance(model, GatedNetwork)
-    learnt = [n for n, _ in model.named_parameters() if n.startswith("value.")] if gated else None
     ntk = _normalised(neural_tangent_kernel(model, z, kind="trace", parameters=learnt).cpu().double())
     next(steps)
     one = x[index : index + 1]
     active = active_subnetwork(model, one)
-    notes: tuple[str, ...] = ()
-    if isinstance(model, GatedNetwork):
-        soft = ", and soft gates count as on above 1/2 in statistics, shared gates and base kernels"
-        text = "The network is a gated one: the tangent kernel is that of its value network"
-        notes = (f"{text}{soft if model.gate == 'soft' else ''}.",)
     if not npk.any():
-        notes = (*notes, "No path from an input to the output is on for any two of the kernels' examples: their path "
-                 "kernel is 0 and aligned to nothing.")  # fmt: skip
+        notes.append(
+            "No path from an input to the output is on for any two of the kernels' examples: their path kernel is 0 "
+            "and aligned to nothing."
+        )
     next(steps)
     for _ in steps:
         pass
@@ -359,7 +358,7 @@ def examine(
     settings = {"kernel examples": len(chosen), "example": index}
     return GateStudy(
         type(model).__name__, layers, len(x), labels[chosen].cpu(), shared, base, npk, ntk, alignments,
-        one[0].detach().cpu().double(), active, None, settings, notes,
+        one[0].detach().cpu().double(), active, None, settings, tuple(notes),
     )  # fmt: skip
 
 

@@ -204,8 +204,8 @@ def _check(linear: _Linear, edges: list[Edges], slots: _Slots) -> None:
     """Check on random numbers that the edges give what the call does."""
     call, generator = linear.call, torch.Generator().manual_seed(0)
     given = {
-        i: torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
-        for i, t in ((i, linear.values[i]) for i in linear.inputs)
+        i: torch.randn(linear.values[i].shape, generator=generator, dtype=torch.float64).to(linear.values[i])
+        for i in linear.inputs
     }
     result = linear.run(given)
     if not result.numel():

@@ -156,7 +156,7 @@ class _Partial:
     gates: Tensor
 
     def choose(self, rows: Tensor) -> "_Partial":
-        return _Partial(*(getattr(self, f)[rows] for f in ("node", "source", "coefficient", "weights", "gates")))
+        return _Partial(*(column[rows] for column in vars(self).values()))
 
 
 def _start(nodes: Tensor, source: Tensor, slots: int, gates: int) -> _Partial:
@@ -176,11 +176,8 @@ def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_path
         slot = program.gates.index(i) if i in program.gates else None
         parts = []
         for edges in linear.edges[i]:
-            before = (
-                _start(edges.src.new_zeros(1), edges.src.new_full((1,), -1), *shape)
-                if edges.ref is None
-                else tables[edges.ref]
-            )
+            one = _start(edges.src.new_zeros(1), edges.src.new_full((1,), -1), *shape)  # at the constant-1 node
+            before = one if edges.ref is None else tables[edges.ref]
             parts.append(_step(before, edges, slot, max_paths, call.where))
         out = call.outputs[0]
         if out is not None and not parts:  # all of it is 0

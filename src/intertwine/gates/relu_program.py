@@ -103,7 +103,9 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     contents = {name: states[name].detach() for name in whole.states}
     # what nothing reads is left out (``max_pool1d`` squeezes positions that nobody asked for); gates run all the same
     program = replace(whole, calls=tuple(whole.live(gate)), contents=contents)
-    weights = _weights(program)
+    is_parameter = lambda name: program.values[program.states[name].id].kind == "parameter"
+    learnt = ((number, tuple(filter(is_parameter, names))) for number, names in program.computed.items())
+    weights = {number: names for number, names in learnt if names}
     _check_numbers(program, gate)
     _check_linear(program, gate, x)
     _check_reuse(program, weights)
@@ -151,17 +153,6 @@ def check_batch_norms(model: nn.Module) -> None:
                 f"batch norms must have running statistics, which make them linear in evaluation mode. Got "
                 f"{type(module).__name__} {name!r} with track_running_stats=False."
             )
-
-
-def _weights(program: Program) -> dict[int, tuple[str, ...]]:
-    """Values computed from parameters and no input, with the names of those parameters."""
-    parameters = ((name, r.id) for name, r in program.states.items() if program.values[r.id].kind == "parameter")
-    found: dict[int, tuple[str, ...]] = {i: (name,) for name, i in parameters}
-    for call in program.calls:
-        names = tuple(dict.fromkeys(n for r in call.inputs for n in found.get(r.id, ())))
-        if names:
-            found.update({out.id: names for out in call.outputs if out is not None and out.id not in program.varying})
-    return found
 
 
 def reading(program: Program) -> Iterator[Call]:

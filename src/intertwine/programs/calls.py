@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .._nested import leaves
+from .._nested import by_key, leaves
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,7 @@ def last_reads(calls: Sequence[Call], kept: Iterable[Ref]) -> tuple[tuple[int, .
 
 def readers(calls: Iterable[Call]) -> dict[int, list[Call]]:
     """Number of every value to the calls that read it, in order."""
-    found: dict[int, list[Call]] = {}
-    for call in calls:
-        for ref in dict.fromkeys(call.inputs):
-            found.setdefault(ref.id, []).append(call)
-    return found
+    return by_key((ref.id, call) for call in calls for ref in dict.fromkeys(call.inputs))
 
 
 def makers(calls: Iterable[Call]) -> dict[int, Call]:

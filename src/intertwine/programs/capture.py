@@ -18,6 +18,7 @@ from torch import nn
 
 from .._attributes import Kept
 from .._evaluation import alone, check_module, evaluating, in_usual_mode
+from .._examples import arguments, each
 from .._nested import map_leaves
 from ..errors import CaptureError
 from .calls import Call, Ref, Value, readers
@@ -224,6 +225,11 @@ def union(programs: Sequence[Program]) -> Program:
     return whole
 
 
+def capture_examples(model: nn.Module, example_inputs: Any) -> Program:
+    """All paths through a model on each of its examples, side by side."""
+    return union([capture_paths(model, *arguments(example)) for example in each(example_inputs)])
+
+
 def _joined(a: Program, b: Program) -> Program:
     values: list[Value] = list(a.values)
     renumbered = lambda args: map_leaves(args, lambda leaf: Ref(new[leaf.id]) if isinstance(leaf, Ref) else leaf)
@@ -233,9 +239,7 @@ def _joined(a: Program, b: Program) -> Program:
             new[number] = len(values)
             source = value.source and replace(value.source, args=renumbered(value.source.args))
             values.append(replace(value, source=source))
-    moved = lambda refs: tuple(Ref(new[r.id]) for r in refs)
-    made = lambda call: tuple(None if r is None else Ref(new[r.id]) for r in call.outputs)
-    calls = tuple(replace(c, args=renumbered(c.args), outputs=made(c)) for c in b.calls)
+    calls = tuple(replace(c, args=renumbered(c.args), outputs=renumbered(c.outputs)) for c in b.calls)
     visible = {
         name: a.visible.get(name, frozenset()) | {new[i] for i in b.visible.get(name, ())}
         for name in [*a.visible, *b.visible]
@@ -244,9 +248,9 @@ def _joined(a: Program, b: Program) -> Program:
         a,
         values=tuple(values),
         calls=(*a.calls, *calls),
-        inputs=(*a.inputs, *moved(b.inputs)),
-        outputs=(*a.outputs, *moved(b.outputs)),
-        taps={**{tap: Ref(new[r.id]) for tap, r in b.taps.items()}, **a.taps},
+        inputs=(*a.inputs, *renumbered(b.inputs)),
+        outputs=(*a.outputs, *renumbered(b.outputs)),
+        taps={**renumbered(b.taps), **a.taps},
         reads=tuple(dict.fromkeys((*a.reads, *b.reads))),
         dtype=max(a.dtype, b.dtype, key=lambda d: torch.finfo(d).eps),
         notes=tuple(dict.fromkeys((*a.notes, *b.notes))),

@@ -89,8 +89,6 @@ def graph(program: Program) -> tuple[Vertex, ...]:
 
 def _of_the_first_run(program: Program) -> list[Call]:
     """The calls that the outputs of the first run depend on and that depend on an input."""
-    if not program.outputs:
-        return []
     first = program.ancestors(program.outputs[:1])
     read = {ref.id for i in first for ref in program.calls[i].inputs}
     here = reached(program.calls, [ref for ref in program.inputs if ref.id in read])

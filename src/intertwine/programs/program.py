@@ -291,7 +291,7 @@ class Program:
 
     def parameters_of(self, call: Call) -> tuple[str, ...]:
         """Parameters and buffers that ``call`` reads, directly or through tensors computed from parameters alone."""
-        return tuple(dict.fromkeys(name for ref in call.inputs for name in self._weights.get(ref.id, ())))
+        return tuple(dict.fromkeys(name for ref in call.inputs for name in self.computed.get(ref.id, ())))
 
     def before(self, tap: str) -> tuple[Call, ...]:
         """The calls that the value at ``tap`` depends on, in order. Unknown taps are a ``ValueError``."""
@@ -310,8 +310,8 @@ class Program:
         return held
 
     @cached_property
-    def _weights(self) -> dict[int, tuple[str, ...]]:
-        """Values computed from parameters and constants alone, with the parameters that they came from."""
+    def computed(self) -> dict[int, tuple[str, ...]]:
+        """Values computed from parameters, buffers and constants alone, with the states that they came from."""
         found: dict[int, tuple[str, ...]] = {ref.id: (name,) for name, ref in self.states.items()}
         for call in self.calls:
             sources = [found.get(r.id) for r in call.inputs if self.values[r.id].kind != "constant"]

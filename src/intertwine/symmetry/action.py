@@ -21,7 +21,7 @@ from .._words import counted
 from ..errors import PathWarning
 from .blocks import Block, align, blocks, map_leaves, parent_dims, permuted, unit_rows
 from .description import Description
-from .spaces import Fixed, Layout
+from .spaces import BatchNormTensors, Fixed, Layout
 from .transformation import Transformation, with_parts
 
 __all__ = ["admissible"]
@@ -176,9 +176,10 @@ def _moved(
         if not active & layout.spaces:
             continue
         with torch.no_grad():
-            if name in norms and name == norms[name].variance:
-                new, negative, _ = _new_variance(sym, g, state, name, norms[name].eps)
-                if norms[name].weight is None and bool(negative.any()):
+            norm = norms.get(name)
+            if norm is not None and name == norm.variance:
+                new, negative, _ = _new_variance(sym, g, state, norm)
+                if norm.weight is None and bool(negative.any()):
                     raise ValueError(
                         f"variance must stay positive where a batch norm has no gain to take the scale. Got {name}: "
                         "use smaller scales, or symmetry.admissible(sym, g, state)."
@@ -187,10 +188,10 @@ def _moved(
                 old = state[name]
                 new = transform(old, layout, g)
                 new = new.clone() if new.data_ptr() == old.data_ptr() else new
-            if name in norms and name == norms[name].weight:
-                _, negative, squares = _new_variance(sym, g, state, norms[name].variance, norms[name].eps)
+            if norm is not None and name == norm.weight:
+                _, negative, squares = _new_variance(sym, g, state, norm)
                 factor = torch.where(negative, squares.rsqrt(), torch.ones_like(squares))
-                new = new * factor.to(state[norms[name].variance].dtype)
+                new = new * factor.to(state[norm.variance].dtype)
         yield name, new
         yield from ((alias, new) for alias, origin in sym.aliases.items() if origin == name and alias in state)
 
@@ -267,7 +268,7 @@ def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tens
     There the gain is divided by ``a`` instead.
     """
     present = (norm for norm in sym.batch_norms if norm.variance in state)
-    norms = ((norm.variance, _new_variance(sym, g, state, norm.variance, norm.eps)[1]) for norm in present)
+    norms = ((norm.variance, _new_variance(sym, g, state, norm)[1]) for norm in present)
     return {name: kept.nonzero().flatten().tolist() for name, kept in norms if bool(kept.any())}
 
 
@@ -346,14 +347,14 @@ def multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:
 
 
 def _new_variance(
-    sym: Description, g: Transformation, state: Mapping[str, Tensor], name: str, eps: float
+    sym: Description, g: Transformation, state: Mapping[str, Tensor], norm: BatchNormTensors
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The new running variance, the channels that keep theirs, and ``a^2``, all in the new order of channels."""
-    layout, old = sym.layouts[name], state[name]
+    layout, old = sym.layouts[norm.variance], state[norm.variance]
     squares = transform(torch.ones_like(old, dtype=torch.float64), layout, g)
     order = g.restrict(kinds={"permutation"})
     placed = transform(old, layout, order)
-    new = squares * (placed.to(torch.float64) + eps) - eps
+    new = squares * (placed.to(torch.float64) + norm.eps) - norm.eps
     negative = new < 0
     exact = (squares == 1) | negative  # keep the bits where nothing changes
     return torch.where(exact, placed, new.to(old.dtype)), negative, squares

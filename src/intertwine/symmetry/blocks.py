@@ -81,10 +81,9 @@ def blocks(layout: Layout) -> tuple[Block, ...]:
         >>> [block.spaces for block in blocks(Layout((axis, Fixed(4, "output"))))]
         [('a', None), (None, None)]
     """
-    segments = [_segments(axis) for axis in layout.axes]
+    every = [_rows(0, size) for size in layout.shape]
     pieces = []
-    for choice in product(*segments):
-        every = [_rows(0, axis_size(axis)) for axis in layout.axes]
+    for choice in product(*map(_segments, layout.axes)):
         rows = tuple(None if torch.equal(r, all_rows) else r for (r, _), all_rows in zip(choice, every))
         pieces.append(Block(rows, tuple(leaf for _, leaves in choice for leaf in leaves)))
     return tuple(pieces)

@@ -100,10 +100,9 @@ class Description:
     @property
     def dim(self) -> int:
         """Dimension of the continuous part: scalings, orthogonal and general linear maps, overlaps counted once."""
-        sizes = {s.name: s.size for s in self.spaces}
         linear = [(s, s.group.linear) for s in self.spaces if s.group.linear is not None]
         # the diagonal of a general matrix overlaps with the scales: it is counted among them
-        mixing = sum((m.dim - m.n * s.group.is_general) * prod(sizes[p] for p in s.parents) for s, m in linear)
+        mixing = sum((m.dim - m.n * s.group.is_general) * self.copies(s) for s, m in linear)
 
         def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
             diagonal = [Fraction(leaf.variance)] if space.group.is_general else []
@@ -123,9 +122,8 @@ class Description:
 
         Half turns, which connect the two signs of a rotary pair, are taken out.
         """
-        sizes = {s.name: s.size for s in self.spaces}
         monomial = [s for s in self.spaces if s.group.permutes and not s.group.mixes]
-        permutations = sum(Permutation(s.size).log_components * prod(sizes[p] for p in s.parents) for s in monomial)
+        permutations = sum(Permutation(s.size).log_components * self.copies(s) for s in monomial)
 
         def half_turns(space: Space, leaf: Leaf) -> list[Fraction]:
             return [Fraction(1)] if space.group.turns else []
@@ -143,12 +141,11 @@ class Description:
     def _independent(
         self, exponents: Callable[[Space, Leaf], list[Fraction]], rank: Callable[[list[dict]], int]
     ) -> int:
-        by_name = {s.name: s for s in self.spaces}
         matrices: dict[frozenset[str], dict[tuple, dict]] = {}
         for tensor, layout in self.layouts.items():
             for b, block in enumerate(blocks(layout)):
                 for slot, leaf in block.carried:
-                    space = by_name[leaf.space]
+                    space = self.space(leaf.space)
                     place = dict(zip((*space.parents, space.name), parent_dims(space, slot, block.spaces)))
                     factors = tuple(place)[: -1 if space.group.turns else None]  # a half turn is one for both units
                     for k, e in enumerate(exponents(space, leaf)):
@@ -158,7 +155,19 @@ class Description:
                             column = (space.name, k)
                             row[column] = row.get(column, Fraction(0)) + e
         ranks = ((chosen, rank(list(rows.values()))) for chosen, rows in matrices.items())
-        return sum(found * prod(by_name[u].size - 1 for u in chosen) for chosen, found in ranks)
+        return sum(found * prod(self.space(u).size - 1 for u in chosen) for chosen, found in ranks)
+
+    def unit_shape(self, space: Space) -> torch.Size:
+        """``(p..., n)``: sizes of the parents of a space, then its own."""
+        return torch.Size([*(self.space(parent).size for parent in space.parents), space.size])
+
+    def copies(self, space: Space) -> int:
+        """Number of copies of a space, one for each unit of its parents."""
+        return prod(self.unit_shape(space)[:-1])
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Space]:
+        return {space.name: space for space in self.spaces}
 
     def space(self, name: str) -> Space:
         """The space of that name.
@@ -166,10 +175,9 @@ class Description:
         Raises:
             ValueError: If there is none.
         """
-        for space in self.spaces:
-            if space.name == name:
-                return space
-        names = [space.name for space in self.spaces]
+        if name in self._by_name:
+            return self._by_name[name]
+        names = [*self._by_name]
         shown = f"{', '.join(map(repr, names[:_SHOWN]))}{', ...' if len(names) > _SHOWN else ''}"
         raise ValueError(f"name must be one of the {len(names)} spaces: {shown}. Got {name!r}.{near(name, names)}")
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from .._examples import arguments, each
 from .._result import of_networks
-from ..programs import Program, capture_paths, union
+from ..programs import Program, capture_examples
 from .detection.axis_terms import Axis, Expr, Slot, map_slots, slots
 from .detection.describe import describe, labelled
 from .detection.engine import Engine
@@ -45,8 +44,7 @@ def symmetries(model: nn.Module, example_inputs: Any) -> Symmetry:
         >>> [s.name for s in symmetries(model, torch.zeros(2, 4)).spaces]
         ['0.weight[0]']
     """
-    programs = [capture_paths(model, *arguments(example)) for example in each(example_inputs)]
-    program = union(programs)
+    program = capture_examples(model, example_inputs)
     return replace(symmetries_of(program), origin=Origin(model, example_inputs, program))
 
 

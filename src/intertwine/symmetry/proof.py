@@ -316,23 +316,17 @@ def verify(
         (True, True)
     """
     probe = probed(sym, model, example_inputs, randomise)
-    kinds = list(dict.fromkeys(kind for space in sym.spaces for kind in space.group.kinds))
-    checks = [
-        Check("all", kind, seed, probe.error(moved(sym, admissible(sym, g, probe.tensors), probe.tensors)))
-        for kind in kinds
-        for seed, g in _elements(sym, {kind}, "all", seeds)
-    ]
-    controls = []
-    for space in track(sym.spaces, "verifying spaces", enabled=progress and per_space) if per_space else ():
-        names = sym.carriers[space.name]
-        for kind in space.group.kinds:
-            for seed, g in _elements(sym, {kind}, space.name, seeds):
+    every = tuple(dict.fromkeys(kind for space in sym.spaces for kind in space.group.kinds))
+    parts: list[tuple[str, Sequence[str], Sequence[str]]] = [("all", every, list(sym.layouts))]
+    parts += [(s.name, s.group.kinds, sym.carriers[s.name]) for s in sym.spaces if per_space]
+    checks, controls = list[Check](), list[Control]()
+    for space, kinds, names in track(parts, "verifying spaces", enabled=progress and per_space):
+        for kind in kinds:
+            for seed, g in _elements(sym, {kind}, space, seeds):
                 new = moved(sym, admissible(sym, g, probe.tensors), probe.tensors, names)
-                checks.append(Check(space.name, kind, seed, probe.error(new)))
-        if space.group.kinds:
-            controls.append(_control(sym, probe, space.name, names, rtol))
-    if not per_space and sym.spaces:
-        controls.append(_control(sym, probe, "all", list(sym.layouts), rtol))
+                checks.append(Check(space, kind, seed, probe.error(new)))
+        if kinds and (space == "all") != per_space:
+            controls.append(_control(sym, probe, space, names, rtol))
     tolerance = probe.rtol if rtol is None else rtol
     report = Verification(tuple(checks), tuple(controls), tolerance, probe.dtype, _notes(sym, probe))
     if strict and report.failed:

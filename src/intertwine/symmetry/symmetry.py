@@ -10,7 +10,6 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from math import prod
 from textwrap import wrap
 from typing import Any, overload
 
@@ -159,13 +158,12 @@ class Symmetry(Description, Result):
         """One row per space."""
         carried = (leaf for layout in self.layouts.values() for axis in layout.axes for _, leaf in leaves(axis))
         members = Counter(leaf.space for leaf in carried if isinstance(leaf, Leaf))
-        sizes = {s.name: s.size for s in self.spaces}
         return [
             {
                 "space": self.titles[s.name],
                 "name": s.name,
                 "size": s.size,
-                "copies": prod(sizes[p] for p in s.parents),
+                "copies": self.copies(s),
                 "group": s.symbol,
                 "scales": s.group.scales,
                 "signs": s.group.signs,

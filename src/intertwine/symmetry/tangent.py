@@ -20,7 +20,6 @@ from .action import check_headers, multiply
 from .blocks import Block, align, blocks, parent_dims
 from .description import Description
 from .spaces import Space
-from .transformation import identity
 
 Direction = dict[str, Tensor]
 
@@ -76,11 +75,11 @@ class Tangent(Result):
 
     @cached_property
     def _parts(self) -> tuple[tuple[Space, str, tuple[int, ...]], ...]:
-        unit, parts = identity(self.sym), []
+        parts: list[tuple[Space, str, tuple[int, ...]]] = []
         for space in self.sym.spaces:
-            scales, matrix = unit[space.name].scales, (*unit[space.name].permutation.shape, space.size)
-            parts += [(space, "scales", tuple(scales.shape))] if scales.numel() else []
-            parts += [(space, "linear", matrix)] if space.group.mixes else []
+            shape = self.sym.unit_shape(space)
+            parts += [(space, "scales", (space.group.scales, *shape))] if space.group.scales else []
+            parts += [(space, "linear", (*shape, space.size))] if space.group.mixes else []
         return tuple(parts)
 
     def __len__(self) -> int:

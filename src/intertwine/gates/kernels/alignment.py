@@ -73,13 +73,11 @@ def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", ou
         >>> round(npk_alignment(a, a, x), 6), 0.5 < npk_alignment(a, b, x) < 1
         (1.0, True)
     """  # noqa: DOC502 - raised where kernels are made
-    return kernel_alignment(*(path_kernel_of(model, x, name, input, output) for name, model in (("a", a), ("b", b))))
-
-
-def path_kernel_of(model: nn.Module, x: Tensor, name: str, input: str = "x", output: int = 0) -> Tensor:
-    """The path kernel up to a factor, so that it is finite at any depth; ``name`` is what messages call the network."""
-    check_hard(model, name)
-    return unscaled(*neural_path_kernel(model, x, input=input, log=True, output=output))
+    kernels = []
+    for name, model in (("a", a), ("b", b)):
+        check_hard(model, name)
+        kernels.append(unscaled(*neural_path_kernel(model, x, input=input, log=True, output=output)))
+    return kernel_alignment(*kernels)
 
 
 def unscaled(log: Tensor, sign: Tensor) -> Tensor:

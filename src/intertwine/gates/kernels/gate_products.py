@@ -12,7 +12,7 @@ from ... import _memory
 from ..._evaluation import in_usual_mode
 from ..._progress import track
 
-_LARGEST = {torch.float32: 1 << 24, torch.int32: (1 << 31) - 1}  # whole numbers up to it are exact
+LARGEST = {torch.float32: 1 << 24, torch.int32: (1 << 31) - 1}  # whole numbers up to it are exact
 
 
 def gram(a: Tensor, b: Tensor, hard: bool | None = None) -> Tensor:
@@ -23,7 +23,7 @@ def gram(a: Tensor, b: Tensor, hard: bool | None = None) -> Tensor:
     if hard or (hard is None and a.dtype == b.dtype == torch.bool):
         if a.dtype == torch.bool and a.shape[1] > 1 and _in_bytes(a):  # of width 1 it leaves memory as it was
             return torch._int_mm(a.contiguous().view(torch.int8), b.contiguous().view(torch.int8).T)
-        if a.shape[1] <= _LARGEST[torch.float32]:
+        if a.shape[1] <= LARGEST[torch.float32]:
             return a.float() @ b.float().T
     return a.double() @ b.double().T
 
@@ -41,7 +41,7 @@ def exact_products(pairs: Sequence[tuple[Tensor, Tensor]], hard: bool | None = N
     held, largest = gram(*pairs[0], hard), pairs[0][0].shape[1]
     for a, b in pairs[1:]:
         g = gram(a, b, hard)
-        if held.dtype == g.dtype and largest * a.shape[1] <= _LARGEST.get(g.dtype, 0):
+        if held.dtype == g.dtype and largest * a.shape[1] <= LARGEST.get(g.dtype, 0):
             held.mul_(g)
             largest *= a.shape[1]
         else:
@@ -129,8 +129,9 @@ def product_kernel(
     if len(biases) != len(gates) + 1:
         raise ValueError(f"biases must have one entry for each of {len(gates) + 1} layers. Got {len(biases)}.")
     check_fits((len(x), len(z)), 9 if log else 8, x.device)
-    kernel = torch.empty(len(x), len(z), dtype=torch.float64, device=x.device)
-    sign = torch.empty(len(x), len(z), dtype=torch.int8, device=x.device) if log else None
+    dtypes = (torch.float64, torch.int8) if log else (torch.float64,)
+    found = tuple(torch.empty(len(x), len(z), dtype=dtype, device=x.device) for dtype in dtypes)
+    kernel = found[0]
     hard = all(g.dtype == torch.bool for g in (*gates, *right))
     left = ready(gates, kernel.nbytes)
     right = left if right is gates else ready(right, kernel.nbytes)
@@ -138,22 +139,16 @@ def product_kernel(
     for i, j in track(list(tiles(len(x), len(z), y is None, size)), "path kernel", enabled=progress):
         first = x[i].double() @ z[j].double().T if input == "x" else torch.full_like(kernel[i, j], x.shape[1])
         pairs = [(a[i], b[j]) for a, b in zip(left, right)]
-        part, factors = first.add_(1) if biases[0] else first, _factors(pairs, biases, hard)
-        signs: Tensor | None = None
-        if log:
-            part, signs = _logarithm(part, factors)
+        first, factors = first.add_(1) if biases[0] else first, _factors(pairs, biases, hard)
         for g, bias in () if log else factors:
-            part = part.mul_(g).add_(1) if bias else part.mul_(g)
-        kernel[i, j] = part
-        if sign is not None and signs is not None:
-            sign[i, j] = signs
-        if y is None and i != j:
-            kernel[j, i] = part.T
-            if sign is not None and signs is not None:
-                sign[j, i] = signs.T
-    if sign is None and not kernel.sum().isfinite() and not kernel.isfinite().all():  # one fast pass
+            first = first.mul_(g).add_(1) if bias else first.mul_(g)
+        for whole, part in zip(found, _logarithm(first, factors) if log else [first]):
+            whole[i, j] = part
+            if y is None and i != j:
+                whole[j, i] = part.T
+    if not log and not kernel.sum().isfinite() and not kernel.isfinite().all():  # one fast pass
         raise ValueError("the kernel must fit in float64. Got infinite entries. Use log=True.")
-    return kernel if sign is None else (kernel, sign)
+    return (kernel, found[1]) if log else kernel
 
 
 def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None) -> Tensor:

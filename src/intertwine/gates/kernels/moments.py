@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from .gate_products import gram
-
-_EXACT_IN_FLOAT32 = 1 << 24  # counts below this are exact in float32
+from .gate_products import LARGEST, gram
 
 
 class Uncovered(ValueError):
@@ -45,7 +43,7 @@ class Layout:
         if self.pairs:
             a, b = (m.transpose(1, 2).reshape(-1, channels) for m in (left, right))
             return gram(a, b).view(n, p, len(right), p)
-        exact = left.dtype == right.dtype == torch.bool and channels < _EXACT_IN_FLOAT32
+        exact = left.dtype == right.dtype == torch.bool and channels < LARGEST[torch.float32]
         dtype = torch.float32 if exact else torch.float64
         return left.permute(2, 0, 1).to(dtype) @ right.permute(2, 1, 0).to(dtype)
 

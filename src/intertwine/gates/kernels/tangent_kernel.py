@@ -162,37 +162,19 @@ def _certified(model: nn.Module, x: Tensor, covered: dict[str, Tensor], memory: 
     return abs(ours - true) <= 10 * torch.finfo(out.dtype).eps ** 0.5 * max(abs(ours), true)
 
 
-def _by_jacobians(
-    model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float
-) -> Tensor:
-    """Per-example Jacobians of some examples at a time, contracted block by block."""
-    with torch.no_grad():
-        outputs = model(x[:1]).shape[1]
-    size = sum(t.numel() * t.element_size() for t in chosen.values()) * outputs
-    step = max(1, int(memory / (2 * size)))
-
-    jacobian = jacobian_of(model, chosen, x[:2])
-    z = x if y is None else y
-    rows = []
-    for i in range(0, len(x), step):
-        left = jacobian(x[i : i + step])
-        blocks = [contracted(left, jacobian(z[j : j + step]), kind) for j in range(0, len(z), step)]
-        rows.append(torch.cat(blocks, 1))
-    return torch.cat(rows)
-
-
 def _by_layers(
     model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float
 ) -> Tensor:
     """What layers of a known kind add, and Jacobians of the parameters that no such layer holds."""
     covered = covered_names(model, x, chosen)
     if covered and not _certified(model, x[:2], {name: chosen[name] for name in sorted(covered)}, memory):
-        return _by_jacobians(model, x, y, chosen, kind, memory)
-    left_over = {name: chosen[name] for name in sorted(set(chosen) - covered)}
-    kernel = layerwise_kernel(model, x, y, covered, kind, memory)
-    if left_over:
-        kernel.add_part(_by_jacobians(model, x, y, left_over, kind, memory), 0, 0)
-    return kernel.result()
+        covered = frozenset()
+    total = layerwise_kernel(model, x, y, covered, kind, memory)
+    if left_over := {name: chosen[name] for name in sorted(set(chosen) - covered)}:
+        size = sum(t.nbytes for t in left_over.values()) * total.outputs
+        between = lambda left, right: iter([contracted(left, right, kind)])
+        _add_tiles(total, x, y, int(memory / (2 * size)), jacobian_of(model, left_over, x[:2]), between)
+    return total.result()
 
 
 _FEW = 8  # examples at once: more are no faster
@@ -229,7 +211,10 @@ def layerwise_kernel(
     for parts in _plan(layers, total, examples, memory / 2):
         names = frozenset().union(*(probe.seen[part.layer].names for part in parts))
         if sum(_bytes(layers[part.layer], part) for part in parts) * examples > memory / 2:
-            _add_tiles(total, model, x, y, names, memory)
+            seen = lambda batch, names=names: record_layers(model, batch, names).layers()
+            size = sum(t.nbytes for layer in seen(x[:1]) for t in (*layer.inputs, *layer.signals))
+            between = lambda left, right: (a.kernel(b, kind, memory) for a, b in zip(left, right))
+            _add_tiles(total, x, y, int(memory / 4 / size), seen, between)
             continue
         # as many examples as have graph and windows in an eighth of the memory
         windows = sum(t.nbytes for part in parts for t in layers[part.layer].inputs)
@@ -311,16 +296,17 @@ def _add(total: KernelSum, left: _Kept, right: _Kept, memory: float) -> None:
 
 
 def _add_tiles(
-    total: KernelSum, model: nn.Module, x: Tensor, y: Tensor | None, names: Collection[str], memory: float
+    total: KernelSum,
+    x: Tensor,
+    y: Tensor | None,
+    step: int,
+    seen: Callable[[Tensor], Any],
+    between: Callable[[Any, Any], Iterator[Tensor]],
 ) -> None:
-    """Tile by tile, running the examples again for each, where nothing of them can be kept."""
-    z = x if y is None else y
-    one = record_layers(model, x[:1], names).layers()
-    step = max(1, int(memory / 4 / sum(t.nbytes for layer in one for t in (*layer.inputs, *layer.signals))))
+    """Tile by tile, running ``step`` examples again for each: parts ``between`` what is ``seen`` of both sides."""
+    z, step = x if y is None else y, max(1, step)
     for i in range(0, len(x), step):
-        left = record_layers(model, x[i : i + step], names).layers()
+        left = seen(x[i : i + step])
         for j in range(i if total.same else 0, len(z), step):
-            again = total.same and i == j
-            right = left if again else record_layers(model, z[j : j + step], names).layers()
-            for a, b in zip(left, right):
-                total.add_part(a.kernel(b, total.kind, memory), i, j)
+            for part in between(left, left if total.same and i == j else seen(z[j : j + step])):
+                total.add_part(part, i, j)

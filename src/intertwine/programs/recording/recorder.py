@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from ..._evaluation import OperationMode
-from ..._nested import tensors_in
+from ..._nested import map_leaves, tensors_in
 from ..calls import Call, Ref, Value
 from ..operations import BATCH_NORMS
 from ..program import results
@@ -181,7 +181,7 @@ class Recorder(OperationMode):
     def _follow_constants(self, func: Any, arguments: dict, refs: Mapping[int, Ref | None], result: Any) -> None:
         """Keep the values of what buffers alone determine, or their source: a slice of a buffer shares its memory."""
         known = {id(t): refs[id(t)] or self._constant(t) for t in tensors_in(arguments)}
-        source = Call(func._schema.name, {k: _replace(v, known) for k, v in arguments.items()}, (), func)
+        source = Call(func._schema.name, _symbols(arguments, known), (), func)
         random = torch.Tag.nondeterministic_seeded in func.tags
         drawn = random or any(self.values[ref.id].drawn for ref in known.values())
         for tensor in tensors_in(result):
@@ -191,7 +191,7 @@ class Recorder(OperationMode):
             self._write(tensor, self._new(tensor, replace(self._constant_value(tensor), drawn=drawn)))
 
     def _record(self, func: Any, name: str, arguments: dict, refs: Mapping[int, Any], result: Any) -> None:
-        symbols = {k: _replace(v, refs) for k, v in arguments.items()}
+        symbols = _symbols(arguments, refs)
         written, returned = _written(func, arguments), [] if result is None else results(result)
         outputs: list[Ref | None] = []
         place, source = _ASIDE.get(name, (-1, ""))
@@ -244,8 +244,7 @@ class Recorder(OperationMode):
         if not tensor.is_meta:
             same = under.dtype == tensor.dtype
             data = under.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()) if same else None
-        self.values.append(_value(tensor, "constant", data=None if data is None else data.detach().clone()))
-        return Ref(len(self.values) - 1)
+        return self._numbered(_value(tensor, "constant", data=None if data is None else data.detach().clone()))
 
     def _keep_under(self, written: list[Tensor]) -> None:
         """Keep the contents of constants, parts of which are about to be overwritten by something that varies."""
@@ -258,8 +257,7 @@ class Recorder(OperationMode):
 
     def _derived(self, op: str, place: Geometry, arguments: dict[str, Any]) -> Ref:
         """Contents of a place, as the result of an operation on what was written."""
-        self.values.append(Value("result", place.shape, place.dtype, stride=place.stride, offset=place.offset))
-        value = Ref(len(self.values) - 1)
+        value = self._numbered(Value("result", place.shape, place.dtype, stride=place.stride, offset=place.offset))
         self.calls.append(Call(op, arguments, (value,), None, self.module, user_line()))
         return value
 
@@ -267,9 +265,8 @@ class Recorder(OperationMode):
         key = id(tensor)
         kept = self._constants.get(key)
         if kept is None or kept[1] != tensor._version:
-            self.values.append(self._constant_value(tensor))
             alive = weakref.ref(tensor, lambda _: self._constants.pop(key, None))
-            kept = self._constants[key] = (alive, tensor._version, Ref(len(self.values) - 1))
+            kept = self._constants[key] = (alive, tensor._version, self._numbered(self._constant_value(tensor)))
         return kept[2]
 
     def _constant_value(self, tensor: Tensor) -> Value:
@@ -296,10 +293,13 @@ class Recorder(OperationMode):
         return list(tensors_in(arguments)) if any(tag in func.tags for tag in tags) else []
 
     def _new(self, tensor: Tensor, value: Value) -> Ref:
-        self.values.append(value)
-        ref = Ref(len(self.values) - 1)
+        ref = self._numbered(value)
         self._remember(tensor, ref)
         return ref
+
+    def _numbered(self, value: Value) -> Ref:
+        self.values.append(value)
+        return Ref(len(self.values) - 1)
 
     def _remember(self, tensor: Tensor, ref: Ref) -> None:
         key, number = self._held(tensor), id(tensor)
@@ -351,12 +351,9 @@ def _by_name(func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:
             yield argument.name, argument.default_value
 
 
-def _replace(value: Any, refs: Mapping[int, Any]) -> Any:
-    if isinstance(value, Tensor):
-        return refs[id(value)]
-    if isinstance(value, list | tuple):
-        return [_replace(v, refs) for v in value]
-    return value
+def _symbols(arguments: Mapping[str, Any], refs: Mapping[int, Any]) -> Any:
+    """Arguments with what stands for each tensor, by its id, in its place."""
+    return map_leaves(arguments, lambda leaf: refs[id(leaf)] if isinstance(leaf, Tensor) else leaf)
 
 
 def _written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:

@@ -209,8 +209,7 @@ def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref]
     """Declare parameters and buffers; tied ones are declared once, under the first name."""
     states: dict[str, Ref] = {}
     aliases: dict[str, str] = {}
-    first: dict[int, str] = {}
-    taken: dict[int, list[tuple[Geometry, str]]] = {}
+    taken: dict[int, list[tuple[Geometry, str]]] = {}  # storage -> what lies there
     # buffers that a state dict holds; the others are made anew with every model, as constants are
     modules = model.named_modules(remove_duplicate=False)
     own = lambda module: {n for n, _ in module.named_buffers(recurse=False)} - module._non_persistent_buffers_set
@@ -220,27 +219,18 @@ def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref]
         ("buffer", model.named_buffers(remove_duplicate=False)),
     ):
         for name, tensor in items:
-            here = taken.get(storage_key(tensor), ())
-            same = (other for place, other in here if place == geometry(tensor))
-            known = first.get(id(tensor)) or next(same, None)
-            if known is not None and tensor.numel():
-                aliases[name] = known
+            here, shown = taken.setdefault(storage_key(tensor), []), geometry(tensor)
+            tied = next((other for place, other in here if place == shown and tensor.numel()), None)
+            if tied is not None:
+                aliases[name] = tied
                 continue
-            _check_memory(tensor, name, taken)
-            first[id(tensor)] = name
+            for other in (other for place, other in here if overlap(place, shown)):  # they cannot move independently
+                raise CaptureError(
+                    f"parameters and buffers must not share memory in part. Got {name} and {other}. Clone one, or tie "
+                    "them as one parameter."
+                )
+            here.append((shown, name))
             states[name] = recorder.declare(
                 tensor, "constant" if kind == "buffer" and name not in saved else kind, name
             )
     return states, aliases
-
-
-def _check_memory(tensor: Tensor, name: str, taken: dict[int, list[tuple[Geometry, str]]]) -> None:
-    """Tensors that overlap without being one cannot move independently."""
-    here = taken.setdefault(storage_key(tensor), [])
-    for place, other in here:
-        if overlap(place, geometry(tensor)):
-            raise CaptureError(
-                f"parameters and buffers must not share memory in part. Got {name} and {other}. Clone one, or tie them "
-                "as one parameter."
-            )
-    here.append((geometry(tensor), name))

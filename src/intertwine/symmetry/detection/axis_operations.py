@@ -156,7 +156,7 @@ class Algebra:
 
     def skip(self, *arguments: Any) -> None:
         """The call at work learns nothing of these tensors but their shapes."""
-        refs = (ref for argument in arguments for ref in ([argument] if isinstance(argument, Ref) else []))
+        refs = (argument for argument in arguments if isinstance(argument, Ref))
         self.skipped.setdefault(self.index, set()).update(ref.id for ref in refs)
 
     def times_zero(self, slot: Slot) -> None:
@@ -234,6 +234,10 @@ class Algebra:
         """An axis whose units are about to be added up."""
         return axis
 
+    def merged(self, axes: Iterable[Axis]) -> Axis:
+        """The product of axes, outermost first."""
+        return self.pool.resolve(tuple(factor for axis in axes for factor in axis))
+
     def split(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
         """Write an axis as a product of the given sizes; where that cannot be, it is fixed."""
         try:
@@ -274,9 +278,10 @@ class Algebra:
         nodes = (self.pool.node(slot.space) for slot in slots(self.pool.resolve(axis)))
         return any(not node.pinned or node.held for node in nodes)
 
-    def powered(self, axis: Axis, degree: Fraction | int, odd: bool) -> Axis:
-        """The axis of ``|x|^degree``, with the sign of ``x`` where ``odd``."""
-        return map_slots(axis, lambda s: Slot(s.space, s.size, s.expr.power(degree, odd)), keeps_zero=degree > 0)
+    def powered(self, axis: Axis, degree: Fraction | int, odd: bool, keeps_zero: bool | None = None) -> Axis:
+        """The axis of ``|x|^degree``, with the sign of ``x`` where ``odd``; zeros stay as of a power, unless told."""
+        keeps_zero = degree > 0 if keeps_zero is None else keeps_zero
+        return map_slots(axis, lambda s: Slot(s.space, s.size, s.expr.power(degree, odd)), keeps_zero)
 
     def _equal(self, x: Any, y: Any) -> Factor:
         if isinstance(x, Slot) and isinstance(y, Slot):

@@ -124,10 +124,6 @@ class Value:
         """The tensor with other axes, or none, in the place of one."""
         return Value((*self.axes[:dim], *axes, *self.axes[dim + 1 :]), self.zero, via=via)
 
-    def inserted(self, dim: int, axis: Axis = ()) -> "Value":
-        """The tensor with one axis more."""
-        return Value((*self.axes[:dim], axis, *self.axes[dim:]), self.zero)
-
 
 def axis_size(axis: Axis) -> int:
     """Length of an axis."""

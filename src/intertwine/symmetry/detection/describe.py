@@ -149,7 +149,7 @@ def _settle(engine: Engine, leaves: dict[int, Candidate], parents: dict[int, lis
                 leaves[parent].linear = "none"
                 leaves[parent].variance.clear()
                 why = f"every unit has its own {leaves[space].name}"
-                engine.pool.restrict(((Slot(parent, leaves[parent].size)),), "monomial", why)
+                engine.pool.restrict((Slot(parent, leaves[parent].size),), "monomial", why)
             else:
                 above.remove(parent)
     open_ended = lambda above: [p for p in above if not set(parents.get(p, ())) <= set(above)]

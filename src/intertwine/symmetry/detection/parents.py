@@ -57,9 +57,7 @@ def dependences(
         for parent in sorted(found[space], key=rank.__getitem__, reverse=True):
             if _reaches(found, parent, space):
                 # each accompanies the other: the outer one, which appears first, is the parent
-                later = space if rank[parent] < rank[space] else parent
-                earlier = parent if later == space else space
-                if earlier == space or not found[parent] & {space}:
+                if rank[space] < rank[parent] or space not in found[parent]:
                     found[space].discard(parent)
                 else:
                     found[parent].discard(space)

@@ -150,13 +150,12 @@ def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair, places
                 need //= factor.size
                 rest = rest[1:]
             elif factor.size % need == 0:
-                pieces = (
-                    _opened(pool, factor)
-                    if isinstance(factor, Ordered)
-                    else factor_out(pool, factor, factor.size // need, equal, places)
-                    if isinstance(factor, Segments)
-                    else _split_factor(pool, factor, need)
-                )
+                if isinstance(factor, Ordered):
+                    pieces = _opened(pool, factor)
+                elif isinstance(factor, Segments):
+                    pieces = factor_out(pool, factor, factor.size // need, equal, places)
+                else:
+                    pieces = _split_factor(pool, factor, need)
                 rest = (*pieces, *rest[1:])
             else:
                 raise Misfit

@@ -16,22 +16,12 @@ import torch
 from torch import Tensor
 
 from ..._nested import by_key
-from ...programs import Call, Program, Ref
+from ...programs import Call, Program, Ref, operations
 from ...programs.calls import makers
-from ...programs.operations import (
-    FILLS,
-    LAYER_NORMS,
-    LINEAR,
-    PARTS,
-    REARRANGEMENTS,
-    REPEATS,
-    SCALED_DOT_PRODUCTS,
-    SOFTMAXES,
-    aten,
-)
+from ...programs.operations import LINEAR, aten
 from ...programs.program import float64_handler, run_call
 
-MOVES = REARRANGEMENTS | PARTS | REPEATS | aten("cat stack flip")
+MOVES = operations.REARRANGEMENTS | operations.PARTS | operations.REPEATS | aten("cat stack flip")
 """Operations that put entries elsewhere, or cast them, and compute nothing."""
 
 
@@ -225,7 +215,7 @@ class Flow:
                 self._linear(call)
             elif call.op == "aten::index":
                 self._gather(call)
-            elif call.op not in FILLS:
+            elif call.op not in operations.FILLS:
                 self._pass(call)
 
     def _of(self, ref: Ref) -> Change:
@@ -245,7 +235,7 @@ class Flow:
             Obstacle: If it does not pass.
         """
         read = call.args[LINEAR[call.op][0]] if call.op in LINEAR else None
-        norm = call.op in LAYER_NORMS
+        norm = call.op in operations.LAYER_NORMS
         given = norm and any(map(self._changed, call.inputs[1:]))  # the gain or the bias
         reads_bits = call.op == "aten::view" and "dtype" in call.args
         if call.op in MOVES and not reads_bits:
@@ -259,7 +249,7 @@ class Flow:
             made = self._tried(call)
         for out, (factor, offset) in zip(call.made, made):
             self.put(out, Change(factor, self._taken(call, offset)))
-        value = call.args.get("value") if call.op in SCALED_DOT_PRODUCTS else None
+        value = call.args.get("value") if call.op in operations.SCALED_DOT_PRODUCTS else None
         self.through_attention |= self._changed(value) or (call.op in LINEAR and self.absorb)
         self.centred |= norm
 
@@ -297,7 +287,7 @@ class Flow:
         if not value.dtype.is_floating_point:
             return torch.randint(len(self._of(call.inputs[0]).factor), value.shape, generator=generator)
         source, maker = self.graph.origin(ref)
-        if changed or maker is None or maker.op not in SOFTMAXES:
+        if changed or maker is None or maker.op not in operations.SOFTMAXES:
             return torch.rand(value.shape, generator=generator, dtype=torch.float64)
         shape = self.graph.program.values[source.id].shape
         shares = torch.rand(shape, generator=generator, dtype=torch.float64).softmax(maker.args["dim"])
@@ -376,7 +366,8 @@ class Flow:
         raise Obstacle(f"{call.where} has a bias that is no parameter", call)
 
 
-_PASSED = LINEAR.keys() | SCALED_DOT_PRODUCTS | LAYER_NORMS | aten("add sub mul div mean sum embedding")
+_PASSED = LINEAR.keys() | operations.SCALED_DOT_PRODUCTS | operations.LAYER_NORMS
+_PASSED |= aten("add sub mul div mean sum embedding")
 """Operations whose results are rational functions of changed numbers, with none of them set apart."""
 _ROUNDING = 1e-12  # by which a factor differs from one, or an offset from zero
 

@@ -198,7 +198,7 @@ def _balance_heads(rewriter: Rewriter) -> Outcome:
     return Outcome({"heads"} if new else set())
 
 
-_BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "bias", "aten::add": "other"}
+_BIASES = {op: bias for op, (*_, bias) in LINEAR.items() if bias} | {"aten::add": "other"}
 
 
 def push_biases(rewriter: Rewriter) -> Outcome:

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
-from ..._examples import arguments, each
 from ..._nested import by_key
-from ...programs import Call, Program, Ref, capture_paths, union
+from ...programs import Call, Program, Ref, capture_examples
 from ...programs.operations import LAYER_NORMS, RMS_NORMS, aten
 from ...programs.program import float64_handler
 from ..action import tensors_of
@@ -70,7 +69,7 @@ def norms(graph: Graph) -> Iterator[Norm]:
 
 def gains_of(model: nn.Module, example_inputs: Any) -> set[float]:
     """The values at which gains of a model's norms do nothing: 1, and 0 for gains that are written ``1 + w``."""
-    program = union([capture_paths(model, *arguments(example)) for example in each(example_inputs)])
+    program = capture_examples(model, example_inputs)
     state = {name: x for name, x in tensors_of(model).items() if x.ndim == 1 and name in program.states}
     return {norm.gain.one for norm in norms(Graph(program, state))}
 
@@ -131,8 +130,6 @@ def _attempts(rewriter: Rewriter, gains: bool, biases: bool) -> tuple[Outcome, l
         wanted = {**({"norms": name} if gains else {}), **({"biases": bias} if biases and bias else {})}
         reasons = dict.fromkeys(wanted, "")
         for plan in dict.fromkeys((tuple(wanted), *((step,) for step in wanted))):
-            if not set(plan) <= wanted.keys():
-                continue
             try:
                 rewriter.attempt(partial(_start, group=group, gain="norms" in plan, bias="biases" in plan))
             except Obstacle as obstacle:

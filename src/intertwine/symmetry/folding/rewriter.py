@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from ..._attributes import forget
 from ..._evaluation import copied
-from ..._examples import arguments, each
 from ..._nested import by_key
 from ..._random import seeded
 from ...errors import VerificationError
-from ...programs import Program, capture_paths, union
+from ...programs import Program, capture_examples
 from ..action import tensors_of, write
 from ..proof import Probe, Proof, in_float64
 from .flow import Flow, Graph, Obstacle, close
@@ -52,7 +51,7 @@ class Rewriter:
     def recapture(self) -> None:
         """Record the copy again, after its structure changed."""
         with self._wide.casts():
-            whole = union([capture_paths(self.work, *arguments(e)) for e in each(self._wide.inputs)])
+            whole = capture_examples(self.work, self._wide.inputs)
         self.program: Program = replace(whole, calls=tuple(whole.live(kept=lambda call: not call.outputs)))
         forget(self.work, self.program.caches)
         self.reread()

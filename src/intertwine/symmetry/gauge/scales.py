@@ -69,14 +69,11 @@ class LogScales:
     """
 
     def __init__(self, sym: Symmetry, names: Iterable[str], bases: bool = True) -> None:
-        sizes = {s.name: s.size for s in sym.spaces}
         # Scales of a general linear space are part of its bases, where these are fitted too.
         self._spaces = {
             s.name: s for s in sym.spaces if s.group.scales and not (bases if s.group.is_general else s.group.mixes)
         }
-        self._shapes = {
-            n: torch.Size((s.group.scales, *(sizes[p] for p in s.parents), s.size)) for n, s in self._spaces.items()
-        }
+        self._shapes = {n: torch.Size((s.group.scales, *sym.unit_shape(s))) for n, s in self._spaces.items()}
         self._free = _free(sym, self._spaces, bases)
         self._keys: dict[tuple[tuple[str, tuple[object, ...]], ...], Key] = {}
         self.pieces = [

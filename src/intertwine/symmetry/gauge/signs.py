@@ -86,12 +86,6 @@ def odd_statistic(x: Tensor, dims: list[int], power: int) -> Tensor:
     return torch.cat([z.pow(power).sum(-1) for z in y.split(some, -2)], -1)
 
 
-def unit_shape(sym: Symmetry, space: Space) -> torch.Size:
-    """``(p..., n)``: units of the parents, then of the space."""
-    sizes = {s.name: s.size for s in sym.spaces}
-    return torch.Size([*(sizes[p] for p in space.parents), space.size])
-
-
 def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
     """1 for each sign that is more than signs of spaces inside this one, taken for all of their units at once."""
     pieces = [b for layout in sym.layouts.values() for b in blocks(layout)]
@@ -119,7 +113,7 @@ def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Trans
     while waiting:
         ready = next((s for s in waiting.values() if _ready(found[s.name], waiting)), None)
         group = [ready] if ready else _connected(found, waiting)
-        apart = bool(ready) or sum(s.group.signs * prod(unit_shape(sym, s)) for s in group) > _MOST_BITS
+        apart = bool(ready) or sum(s.group.signs * sym.unit_shape(s).numel() for s in group) > _MOST_BITS
         group = group[:1] if apart else group
         current = {**state, **moved(sym, g, state, {w.name for s in group for w in found[s.name]})}
         if apart:
@@ -167,7 +161,7 @@ def _alone(
     sym: Symmetry, state: Mapping[str, Tensor], space: Space, found: list[Witness], waiting: Collection[str], power: int
 ) -> Tensor:
     """Signs ``(k, p..., n)``: for every unit independent rows are taken in order and their statistics made positive."""
-    shape = unit_shape(sym, space)
+    shape = sym.unit_shape(space)
     found = [w for w in found if space.name not in w.others]
     found.sort(key=lambda w: bool(w.others & set(waiting)))  # those first that no waiting sign touches
     patterns, unit = _patterns(found)
@@ -189,7 +183,7 @@ def _alone(
 
 def _together(sym: Symmetry, state: Mapping[str, Tensor], waiting: list[Space], power: int) -> dict[str, Tensor]:
     """Signs of several spaces at once."""
-    shapes = {s.name: (s.group.signs, *unit_shape(sym, s)) for s in waiting}
+    shapes = {s.name: (s.group.signs, *sym.unit_shape(s)) for s in waiting}
     starts, total = {}, 0
     for name, shape in shapes.items():
         starts[name], total = total, total + prod(shape)
@@ -220,7 +214,7 @@ def _equations(
             bits = []
             for d, need in dims.items():
                 space = waiting[block.spaces[d]]  # type: ignore[index]
-                shape = unit_shape(sym, space)
+                shape = sym.unit_shape(space)
                 unit = torch.zeros_like(grid[0])
                 for n, at in zip(shape, need):
                     unit = unit * n + grid[kept.index(at)]

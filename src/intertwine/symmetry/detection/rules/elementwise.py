@@ -30,7 +30,8 @@ def through(engine: Engine, x: Value, degree: Fraction | int | None, parity: int
     ``f(a x) = a^degree f(x)`` for positive ``a``, ``None`` where no scale passes; ``parity`` is 1 for an odd function,
     -1 for an even one, 0 for neither; ``linear`` says whether ``f`` is additive.
     """
-    axes = []
+    axes, power = [], degree or 0
+    keeps_zero = power > 0 or (power == 0 and parity == 1)
     for axis in x.axes:
         if degree is None:
             engine.no_scale(axis)
@@ -38,11 +39,8 @@ def through(engine: Engine, x: Value, degree: Fraction | int | None, parity: int
             engine.no_sign(axis)
         if not linear:
             engine.monomial(axis)
-        power = Fraction(0) if degree is None else degree
-        axes.append(engine.powered(axis, power, parity == 1) if not linear else axis)
-    if degree is None and parity == 1:
-        axes = [tuple(x_f if isinstance(x_f, Flat) else f for x_f, f in zip(a, b)) for a, b in zip(x.axes, axes)]
-    return Value(tuple(axes), x.zero and (parity == 1 or bool(degree and degree > 0)))
+        axes.append(axis if linear else engine.powered(axis, power, parity == 1, keeps_zero))
+    return Value(tuple(axes), x.zero and keeps_zero)
 
 
 def added(engine: Engine, a: Value, b: Value) -> Value:
@@ -111,12 +109,10 @@ def operand(engine: Engine, argument: Any) -> Value | None:
 @register_rule("aten::add", "aten::sub", "aten::rsub")
 def add(engine: Engine, call: Call) -> Value:
     """Sums and differences."""
-    x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
-    if y is None:
-        if call.args["other"] == 0:
-            return x
-        return Value(tuple(engine.rigid(a, f"one number added to all units at {call.where}") for a in unzero(x).axes))
-    return added(engine, x, y)
+    x, other = engine.value(call.args["self"]), call.args["other"]
+    if not isinstance(other, Ref) and other == 0:
+        return x
+    return added(engine, x, operand(engine, other) or Value(()))
 
 
 def unzero(x: Value) -> Value:

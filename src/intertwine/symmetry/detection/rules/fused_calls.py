@@ -236,12 +236,8 @@ class _TurnFinder:
             if len(front) == 1 and len(inside) > 1 and self._values[ref.id].shape == shape != ():
                 return self._turn(ref, inside)
             call = self._makers.get(ref.id)
-            if (
-                call is None
-                or call.op not in _LINEAR
-                or _reads_bits(call)
-                or (call is not end and ref in self._returned)
-            ):
+            returned = ref in self._returned and call is not end
+            if call is None or call.op not in _LINEAR or _reads_bits(call) or returned:
                 return None
             inside.append(call)
             front = (front - {ref}) | {r for r in call.inputs if r.id in self._learned}

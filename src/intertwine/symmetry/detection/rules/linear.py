@@ -122,11 +122,8 @@ def attention(engine: Engine, call: Call) -> list[Value]:
     if isinstance(mask, Ref):
         m = engine.value(mask)
         if heads != shared and len(m.axes) >= 3:
-            m = (
-                Value((*m.axes[:-3], *engine.split(m.axes[-3], (shared, heads // shared)), *m.axes[-2:]))
-                if m.axes[-3]
-                else (Value((*m.axes[:-3], (), (), *m.axes[-2:])))
-            )
+            groups = engine.split(m.axes[-3], (shared, heads // shared)) if m.axes[-3] else [(), ()]
+            m = Value((*m.axes[:-3], *groups, *m.axes[-2:]))
         scores = added(engine, scores, m)
     if call.args.get("is_causal"):
         why = f"causal order at {call.where}"

@@ -10,24 +10,14 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from ....programs import Call, Ref
-from ....programs.operations import (
-    AVERAGE_POOLS,
-    BATCH_NORMS,
-    GATHERS,
-    INTERPOLATIONS,
-    LAYER_NORMS,
-    MAX_POOLS,
-    RMS_NORMS,
-    SOFTMAXES,
-    aten,
-)
+from ....programs import Call, Ref, operations
+from ....programs.operations import aten
 from ...spaces import BatchNormTensors, Cause
 from ..axis_terms import Axis, Expr, Flat, Slot, Value, axis_size, forget_zeros
 from ..engine import Engine
 from .elementwise import added, broadcast, multiplied, through, together
 from .indexing import places
-from .registry import but, register_rule, relaid
+from .registry import register_rule, relaid, relaid_along
 
 Law = Callable[[Axis], Axis]
 
@@ -112,7 +102,7 @@ def norm(engine: Engine, call: Call) -> Value:
     return _by_laws(engine, call, along, lambda axis: engine.powered(engine.monomial(axis), degree, False))
 
 
-@register_rule(*SOFTMAXES, "aten::_safe_softmax", "aten::_log_softmax", "aten::log_softmax")
+@register_rule(*operations.SOFTMAXES, "aten::_safe_softmax", "aten::_log_softmax", "aten::log_softmax")
 def softmax(engine: Engine, call: Call) -> Value:
     """Softmax: only permutations pass, and it mixes the units of its axis."""
     x = engine.value(call.args["self"])
@@ -144,7 +134,7 @@ def ordered(engine: Engine, call: Call) -> list[Value]:
     engine.drop(x.names)
     where = _dims(call, len(x.axes))
     why = f"{'Fourier transform at' if 'fft' in call.op else 'order matters to'} {call.where}"
-    result = relaid(engine, x, engine.made(call), but(len(x.axes), *where), why)
+    result = relaid_along(engine, call, x, where, why)
     for i in where:
         engine.mix(result.axes, result.axes[i])
     if call.op in ("aten::cummax", "aten::cummin"):
@@ -159,7 +149,7 @@ def ranked(engine: Engine, call: Call) -> list[Value]:
     """One entry by its rank along an axis, fixed where its place is read; positive scales pass along the others."""
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))
-    located = any(ref is not None and ref.id in engine.readers for ref in (*call.outputs[1:], None))
+    located = any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:])
     for i, axis in enumerate(x.axes):
         if i not in dims:
             engine.homogeneous(axis)
@@ -180,10 +170,11 @@ def product(engine: Engine, call: Call) -> Value:
     return _by_laws(engine, call, engine.rigid, power)
 
 
-_MAX = MAX_POOLS | aten("fractional_max_pool2d fractional_max_pool3d")
+_MAX = operations.MAX_POOLS | aten("fractional_max_pool2d fractional_max_pool3d")
 _SMOOTHED = aten("_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa")
 _PLACED = aten("unfold unfold_copy grid_sampler_2d grid_sampler_3d cudnn_grid_sampler")
-_LINEAR = AVERAGE_POOLS - {"aten::mean"} | INTERPOLATIONS | GATHERS | _SMOOTHED | _PLACED
+_AVERAGED = operations.AVERAGE_POOLS - {"aten::mean"}
+_LINEAR = _AVERAGED | operations.INTERPOLATIONS | operations.GATHERS | _SMOOTHED | _PLACED
 
 
 @register_rule(*_MAX)
@@ -222,9 +213,8 @@ def windowed(engine: Engine, call: Call) -> Value:
     if "grid" in call.op:
         engine.fix_all((x.axes[0], *engine.value(call.args["grid"]).axes), why)
     spatial = int(next((c for c in call.op if c in "123"), 2))
-    fixed = {call.args["dimension"] % len(x.axes)} if "dimension" in call.args else {*range(-spatial, 0)}
-    kept = but(len(x.axes), *(k % len(x.axes) for k in fixed))
-    return relaid(engine, x, engine.made(call), kept, why)
+    dims = [call.args["dimension"]] if "dimension" in call.args else range(-spatial, 0)
+    return relaid_along(engine, call, x, dims, why)
 
 
 @register_rule("aten::triu", "aten::tril")
@@ -248,18 +238,15 @@ def crops(engine: Engine, call: Call) -> list[Value]:
     return [result, through(engine, Value(result.axes), 0, 0)]
 
 
-@register_rule(*BATCH_NORMS)
+@register_rule(*operations.BATCH_NORMS)
 def batch_norm(engine: Engine, call: Call) -> list[Value]:
     """Batch norm with stored statistics: input and output scale independently (v2 E.47, v1 E.26).
 
     The mean follows the input, the variance its square, as ``a^2 (v + eps) - eps``, which is exact.
     """
     x = engine.value(call.args["input"])
-    mean, variance = call.args.get("running_mean"), call.args.get("running_var")
     channels = x.axes[1]
-    if call.args.get("training", call.args.get("train", False)) or not (
-        isinstance(mean, Ref) and isinstance(variance, Ref)
-    ):
+    if operations.normalises_by_input(call):
         axes = [engine.rigid(a, "statistics of the batch") if i != 1 else a for i, a in enumerate(x.axes)]
         engine.monomial(engine.no_scale(channels, Cause(f"epsilon of {call.where}", "epsilon")))
         for i, axis in enumerate(axes):
@@ -269,6 +256,7 @@ def batch_norm(engine: Engine, call: Call) -> list[Value]:
     for i, axis in enumerate(x.axes):
         if i != 1:
             engine.rigid(axis, f"one number added to all units at {call.where}")
+    mean, variance = call.args["running_mean"], call.args["running_var"]
     if not _owns_statistics(engine, call, mean, variance):
         engine.no_scale(channels, f"statistics of {call.where} are read elsewhere")
     channels = engine.equal(channels, engine.value(mean).axes[0]) if channels else ()
@@ -295,7 +283,7 @@ def _owns_statistics(engine: Engine, call: Call, mean: Ref, variance: Ref) -> bo
     if mean.id not in names or variance.id not in names:
         return False
     readers = [*engine.readers[mean.id], *engine.readers[variance.id]]
-    if any(c.op not in BATCH_NORMS or c.args["eps"] != call.args["eps"] for c in readers):
+    if any(c.op not in operations.BATCH_NORMS or c.args["eps"] != call.args["eps"] for c in readers):
         return False
     name = lambda key: names.get(ref.id) if isinstance(ref := call.args.get(key), Ref) else None
     tensors = BatchNormTensors(
@@ -329,7 +317,7 @@ def _normalise(engine: Engine, axes: Sequence[Axis], over: Sequence[int], centre
         engine.mix(axes, axis)
 
 
-@register_rule(*LAYER_NORMS, *RMS_NORMS)
+@register_rule(*operations.LAYER_NORMS, *operations.RMS_NORMS)
 def layer_norm(engine: Engine, call: Call) -> list[Value]:
     """Layer norm and RMS norm over the last axes."""
     x = engine.value(call.args["input"])
@@ -337,15 +325,11 @@ def layer_norm(engine: Engine, call: Call) -> list[Value]:
     centred = "layer" in call.op
     plain = not centred and not isinstance(call.args.get("weight"), Ref) and len(x.axes) - first == 1
     _normalise(engine, x.axes, range(first, len(x.axes)), centred, plain)
-    result = Value(tuple(forget_zeros(a) for a in x.axes))
-    if isinstance(weight := call.args.get("weight"), Ref):
-        gain = engine.value(weight)
-        if len(gain.axes[-1]) == 1:  # not cut into factors by other readers
-            result = Value((*result.axes[:-1], engine.unrolled(result.axes[-1])), result.zero)
-        result = multiplied(engine, result, gain)
-    if isinstance(bias := call.args.get("bias"), Ref):
-        result = added(engine, result, engine.value(bias))
-    return [result]
+    *others, last = (forget_zeros(a) for a in x.axes)
+    weight = call.args.get("weight")
+    if isinstance(weight, Ref) and len(engine.value(weight).axes[-1]) == 1:  # not cut into factors by other readers
+        last = engine.unrolled(last)
+    return [_affine(engine, Value((*others, last)), call, len(others))]
 
 
 @register_rule("aten::native_group_norm")

@@ -3,7 +3,7 @@
 Homogeneity of activations: looked up in the known table of ``intertwine.groups``, else measured.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf
 from typing import Any
@@ -67,18 +67,19 @@ def relaid(engine: Engine, x: Value, shape: Sequence[int], kept: Mapping[int, in
     return Value(tuple(axes), x.zero)
 
 
-def but(count: int, *fixed: int) -> dict[int, int]:
-    """All of so many axes but some, each kept in its place: see ``relaid``."""
-    return {i: i for i in range(count) if i not in fixed}
+def relaid_along(engine: Engine, call: Call, x: Value, dims: Iterable[int], why: str) -> Value:
+    """The result of a call that lays some axes out anew and keeps the others in their places."""
+    others = set(range(len(x.axes))) - {dim % len(x.axes) for dim in dims}
+    return relaid(engine, x, engine.made(call), {i: i for i in others}, why)
 
 
-# operation -> known activation, and the arguments that are its parameters
-_PARAMETERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "leaky_relu": ("leaky_relu", ("negative_slope",)),
-    "hardtanh": ("hardtanh", ("min_val", "max_val")),
-    "threshold": ("threshold", ("threshold", "value")),
-    "hardshrink": ("hardshrink", ("lambd",)),
-    "softshrink": ("softshrink", ("lambd",)),
+# known activation -> the arguments that are its parameters
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "leaky_relu": ("negative_slope",),
+    "hardtanh": ("min_val", "max_val"),
+    "threshold": ("threshold", "value"),
+    "hardshrink": ("lambd",),
+    "softshrink": ("lambd",),
 }
 _NOTHING = Homogeneity("nonlinear")
 _FINITE = Homogeneity("nonlinear", 1, "odd")  # numbers stay as they are, what is none becomes zero
@@ -107,8 +108,7 @@ def scaling_of(call: Call) -> Homogeneity:
     """
     name = call.op.removeprefix("aten::")
     if name in _PARAMETERS:
-        known, parameters = _PARAMETERS[name]
-        return classify(f"{known}:{','.join(str(float(call.args[p])) for p in parameters)}")
+        return classify(f"{name}:{','.join(str(float(call.args[p])) for p in _PARAMETERS[name])}")
     if name in ("clamp", "clamp_min", "clamp_max"):
         low, high = (call.args.get(key) for key in ("min", "max"))
         return classify(f"hardtanh:{-inf if low is None else low},{inf if high is None else high}")

@@ -23,7 +23,7 @@ from ..axis_terms import (
 )
 from ..engine import Engine
 from .elementwise import cast
-from .registry import but, opaque, register_rule, relaid
+from .registry import opaque, register_rule, relaid, relaid_along
 from .unit_indices import is_state
 
 _MOVES = TRANSPOSES | SINGLES
@@ -64,28 +64,20 @@ def _reshaped(engine: Engine, x: Value, shape: Sequence[int]) -> Value:
                 old, i = old * x.shape[i], i + 1
             else:
                 new, j = new * shape[j], j + 1
-        group = engine.pool.resolve(tuple(f for axis in x.axes[start:i] for f in axis))
+        group = engine.merged(x.axes[start:i])
         sizes = shape[first:j]
         axes += [group] if len(sizes) == 1 else engine.split(group, sizes)
     return Value(tuple(axes), x.zero)
 
 
-def _axis_order(call: Call, shape: Sequence[int]) -> list[int | None]:
-    """The old axis that each new one is, ``None`` for one of size one: told by what the call makes of other sizes."""
-    settings = {name: value for name, value in call.args.items() if name != "self"}
-    trial = torch.empty([1 if n == 1 else i + 2 for i, n in enumerate(shape)], device="meta")
-    return [n - 2 if n > 1 else None for n in call.func(trial, **settings).shape]
-
-
-def _permuted(x: Value, order: Sequence[int | None]) -> Value:
-    return Value(tuple(() if i is None else x.axes[i] for i in order), x.zero)
-
-
 @register_rule(*_MOVES)
 def moved(engine: Engine, call: Call) -> Value:
-    """Axes in another order, with or without some of size one."""
+    """Axes in another order, with or without some of size one: told by what the call makes of other sizes."""
     x = engine.value(call.args["self"])
-    return _permuted(x, _axis_order(call, x.shape))
+    settings = {name: value for name, value in call.args.items() if name != "self"}
+    trial = torch.empty([1 if n == 1 else i + 2 for i, n in enumerate(x.shape)], device="meta")
+    shape = call.func(trial, **settings).shape
+    return Value(tuple(x.axes[n - 2] if n > 1 else () for n in shape), x.zero)
 
 
 @register_rule("aten::expand")
@@ -127,8 +119,8 @@ def stack(engine: Engine, call: Call) -> Value:
     for other in others:
         joined = Value(tuple(engine.equal(a, b) for a, b in zip(joined.axes, other.axes)))
     along = engine.fresh(len(values), "parts of a stack that are used together", "stack")
-    whole = joined.inserted(call.args["dim"] % (len(joined.axes) + 1), along)
-    return Value(whole.axes, all(p.zero for p in values))
+    dim = call.args["dim"] % (len(joined.axes) + 1)
+    return Value((*joined.axes[:dim], along, *joined.axes[dim:]), all(p.zero for p in values))
 
 
 @register_rule("aten::constant_pad_nd")
@@ -161,7 +153,7 @@ def slice_(engine: Engine, call: Call) -> Value:
         return x
     if engine.program.drawn and engine.may_move(x.axes[dim]):  # the bounds may be random
         why = f"rows taken at {call.where} of a model that draws random numbers"
-        return relaid(engine, x, engine.made(call), but(len(x.axes), dim), why)
+        return relaid_along(engine, call, x, [dim], why)
     if step == 1:
         return x.put(dim, rows(engine, x.axes[dim], start, start + count))
     if (some := engine.taken(x.axes[dim], range(start, stop, step))) is not None:
@@ -169,7 +161,7 @@ def slice_(engine: Engine, call: Call) -> Value:
     if start < step and count * step == size:
         along, inner = engine.split(x.axes[dim], (count, step))
         return x.put(dim, along, via=pick(engine, inner, start))
-    return relaid(engine, x, engine.made(call), but(len(x.axes), dim), f"every {step}th row taken at {call.where}")
+    return relaid_along(engine, call, x, [dim], f"every {step}th row taken at {call.where}")
 
 
 def rows(engine: Engine, axis: Axis, start: int, stop: int) -> Axis:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import torch
@@ -169,13 +170,10 @@ def plain(axis: Axis) -> bool:
     return bool(axis) and all(isinstance(f, Slot) for f in axis)
 
 
-def _may_vanish(engine: Engine, ref: Ref, known: dict[int, bool] | None = None) -> bool:
+def _may_vanish(engine: Engine, ref: Ref) -> bool:
     """Whether whole rows of a tensor may be zero on some inputs: padding, rectifiers, masks, and what keeps zeros."""
-    known = {} if known is None else known
-    if ref.id not in known:
-        known[ref.id] = False  # while it is looked at; a run has no circles
-        known[ref.id] = _vanishes(engine, ref, lambda r: not is_state(engine, r) and _may_vanish(engine, r, known))
-    return known[ref.id]
+    may = cache(lambda read: not is_state(engine, read) and _vanishes(engine, read, may))
+    return _vanishes(engine, ref, may)
 
 
 def _vanishes(engine: Engine, ref: Ref, may: Callable[[Ref], bool]) -> bool:

@@ -131,7 +131,7 @@ def _shown(engine: Engine, call: Call, there: Sequence[Dim], view: Sequence[Dim]
                 part = piece if f.count == f.size else rows(engine, piece, f.start, f.start + f.count)
                 parts.setdefault(f.shown, []).append(part)
     for j, found in parts.items():
-        axes[j] = engine.pool.resolve(tuple(f for part in found for f in part))
+        axes[j] = engine.merged(found)
     return Value(tuple(axes), x.zero, via=via)
 
 
@@ -170,8 +170,7 @@ def written_into(engine: Engine, call: Call) -> Value:
     for axis, f in zip(_cut(engine, x.axes, ((f.axis, f.size) for f in factors)), factors):
         own = piece.get((f.axis, f.stride), ())
         made.setdefault(f.axis, []).append(_overwritten(engine, axis, f.start, f.start + f.count, own, alone))
-    joined = lambda parts: engine.pool.resolve(tuple(factor for axis in parts for factor in axis))
-    axes = (joined(made[i]) if i in made else axis for i, axis in enumerate(x.axes))
+    axes = (engine.merged(made[i]) if i in made else axis for i, axis in enumerate(x.axes))
     return Value(tuple(axes), x.zero and y.zero)
 
 
@@ -219,8 +218,7 @@ def masked_scatter(engine: Engine, call: Call) -> Any:
         whole = len(source.shape) - len(inner)
         taken, last = tuple(f for axis in source.axes[:whole] for f in axis), list(source.axes[whole:])
     elif rows and not rest:
-        numbers = engine.pool.resolve(tuple(f for axis in source.axes for f in axis))
-        taken, *last = engine.split(numbers, (rows, *inner))
+        taken, *last = engine.split(engine.merged(source.axes), (rows, *inner))
     else:
         engine.fix_all((*x.axes, *mask.axes, *source.axes), why)
         return opaque(engine, call.outputs[0], why, 0)
@@ -244,8 +242,8 @@ def masked_select(engine: Engine, call: Call) -> Any:
     inner = max(prod(x.shape[first:]), 1)
     why = f"rows chosen by a mask at {call.where}"
     engine.fix_all((*x.axes[:first], *mask.axes), why)
-    along = (*engine.fresh(engine.made(call)[0] // inner, why), *(f for axis in x.axes[first:] for f in axis))
-    return Value((engine.pool.resolve(along),), x.zero)
+    along = engine.merged((engine.fresh(engine.made(call)[0] // inner, why), *x.axes[first:]))
+    return Value((along,), x.zero)
 
 
 @register_rule("aten::index_put", "aten::_unsafe_index_put")
