@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -90,6 +91,15 @@ def test_what_no_normal_form_joins_is_never_called_different(name: str):
     match = iw.same(pair.a, pair.b, pair.x)
     assert match.verdict in (APART, UNTOLD)
     assert "the programs part" in match.reason
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_where_programs_part_the_operation_and_its_weights_are_named(back: bool):
+    """Not a weight that nothing in the other network is like, without its operation."""
+    plain, biased = (nn.Sequential(nn.Linear(4, 8, bias), nn.Tanh(), nn.Linear(8, 3)) for bias in (False, True))
+    found = iw.correspond(*((biased, plain) if back else (plain, biased)), torch.randn(5, 4))
+    sides = "a has {} where b has {}".format(*(["add of 0.bias in 0", "tanh in 1"][:: 1 if back else -1]))
+    assert re.sub(r" \([^)]*\)", "", found.reason) == f"the programs part: {sides}"
 
 
 def test_other_weights_in_other_code_are_different():

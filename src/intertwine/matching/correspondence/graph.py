@@ -218,6 +218,9 @@ def _described(graph: Graph, n: int) -> str:
         name = f"{v.op} {v.attrs[0]:g}"
     if v.op == "state":
         name = f"{v.term.source} {tuple(size for size, *_ in v.letters)}"
+    read = [graph.vertices[u].term.source for u, _ in v.operands if graph.vertices[u].op == "state"]
+    if v.op in COMMUTATIVE and read:
+        name += f" of {' and '.join(map(str, read))}"
     if v.op == "conv":
         name = f"conv with stride {v.attrs[0]}, padding {v.attrs[1]}, dilation {v.attrs[2]}"
     return " ".join(x for x in (name, f"in {module}" if module else "", f"({line})" if line else "") if x)
@@ -283,11 +286,12 @@ def inside(a: Graph, views: dict[int, View], whole: Sequence[View]) -> list[tupl
 
 
 def parting(a: Graph, b: Graph) -> tuple[str, str]:
-    """The first operation of ``a`` whose operands ``b`` has and that it has not, and the nearest one of ``b``."""
+    """The first operation of ``a`` that ``b`` has not, as it has those before it, and the nearest one of ``b``."""
     colours: Colours = {}
     ours, theirs = (Painted.forward(g, colours, True) for g in (a, b))
     here, there = set(ours.vertices), {c: n for n, c in reversed(list(enumerate(theirs.vertices)))}
-    first = next((n for n, c in enumerate(ours.vertices) if c not in there and a.vertices[n].users), None)
+    other = [n for n, c in enumerate(ours.vertices) if c not in there and a.vertices[n].users]
+    first = next((n for n in other if a.vertices[n].operands), next(iter(other), None))
     nearest = None
     if first is not None:
         read = {there.get(ours.vertices[u]) for u, _ in a.vertices[first].operands} - {None}
