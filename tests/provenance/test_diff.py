@@ -434,3 +434,19 @@ def test_what_was_folded_and_tuned_or_cast_is_no_reset_of_norms(turned):
     reset = copy.deepcopy(a)
     torch.nn.init.zeros_(reset.norm.bias)
     assert "reset to a constant: norm.bias" in str(iw.diff(a, reset, x))
+
+
+def test_what_was_rotated_and_tuned_everywhere_is_rotated_back():
+    """As many tensors differ before as after: what is left of them decides."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(**sizes, num_key_value_heads=4, vocab_size=200)
+    a, x = transformers.LlamaForCausalLM(config).eval(), {"input_ids": torch.randint(0, 200, (4, 12))}
+    b = iw.rotate(a, x).model
+    with torch.no_grad():
+        for p in b.parameters():
+            p.add_(0.02 * torch.randn_like(p) * p.std() if p.ndim > 1 else 0)
+    found = iw.diff(a, b, x)
+    assert "once both are folded" in found.reason and "replaced" not in kinds(found)
+    assert all(c.relative < 0.03 for c in found.tensors)

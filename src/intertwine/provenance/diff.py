@@ -126,11 +126,11 @@ def _left(found: Diff) -> int:
 
 
 def _once_folded(a: Network, b: Network, example_inputs: Any, found: Diff) -> Diff:
-    """The difference of two networks once both are folded and streams may rotate, where that leaves none.
+    """The difference of two networks once folded, where it says less than ``found``, that of them as they are.
 
-    Of networks whose outputs differ, one may have been folded or rotated, and tuned or cast since: then where fewer
-    tensors differ and something is left of more of them. Only the other is folded where norms of one alone were: what
-    rounding leaves of a fold is no more exact. Else it is ``found``, that of the networks as they are.
+    Both are folded, and streams may rotate, where the outputs agree and no difference is left. Where outputs differ,
+    one may have been folded or rotated, and tuned or cast since: then fewer tensors must differ, and something be left
+    of more. Only the other one is folded where norms of one alone were: rounding makes a second fold inexact.
     """
     error = found.output_error
     if found.same_function or error is None or not (isinstance(a, nn.Module) and isinstance(b, nn.Module)):
@@ -147,14 +147,14 @@ def _once_folded(a: Network, b: Network, example_inputs: Any, found: Diff) -> Di
             continue
         sym, *both = forms
         other = _compared(both[0], both[1], example_inputs, both[1], sym)
-        if other.same_function or (tuned and _FEW * _lost(other) <= lost and _left(other) < _left(found)):
+        less = (_left(other), _lost(other)) < (_left(found), lost)
+        if other.same_function or (tuned and less and _FEW * _lost(other) <= lost):
             before = [_state(side) for side in (a, b)]
             pairs = ((n, old.get(n), x) for old, side in zip(before, both) for n, x in _state(side).items())
             names = tuple(dict.fromkeys(n for n, old, x in pairs if old is None or not torch.equal(x, old)))
             text = f"gains, means or biases folded into other tensors: {counted(len(names), 'tensor')}"
-            text += f" of which folding {which} leaves the same" * other.same_function
-            text += f" that folding {which} rewrites" * (not other.same_function)
-            told = [Finding("folded", text, names)] * bool(names)
+            rest = "of which folding {} leaves the same" if other.same_function else "that folding {} rewrites"
+            told = [Finding("folded", f"{text} {rest.format(which)}", names)] * bool(names)
             once = f"once {which} {'are' if which == 'both' else 'is'} folded"
             return replace(other, reason=f"{once}, {other.reason}", findings=(*told, *other.findings))
     return found
