@@ -1,5 +1,6 @@
 """The estimator of compare: its error against exact scores, its chance against shuffles, and what it leaves alone."""
 
+import gc
 from functools import partial
 from itertools import pairwise, permutations, product
 
@@ -13,6 +14,7 @@ from intertwine.similarity import Resampling
 from intertwine.similarity.comparison import compare as comparing
 from intertwine.similarity.comparison.all_pairs import INTERRUPTED
 from intertwine.similarity.comparison.chance import Chance, spread_factor, third_moment, third_sums
+from intertwine.similarity.comparison.channel_products import Table
 from intertwine.similarity.comparison.estimates import Estimates, Pairs, is_asked, tell
 from intertwine.similarity.comparison.keepers import Collector
 from intertwine.similarity.comparison.layers import ordering, pool, sampled
@@ -589,3 +591,17 @@ def test_wide_layers_tell_each_others_chance_and_bias(related, monkeypatch):
     assert (found.high[name] - found.low[name] <= alone.high[name] - alone.low[name] + 0.03).all()
     p = found.null_p[name]
     assert (p < 1e-3).all() if related else (p > 0.01).float().mean() > 0.9
+
+
+def test_products_of_channels_are_let_go_when_their_pairs_are_scored(monkeypatch):
+    """Of 144 pairs of wide layers each had a table of 10 MB until the last one was told."""
+    kept, x = [], torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).split(200)
+    for width in ("procrustes.WIDE", "procrustes._WIDTH", "channel_products.WIDE"):
+        monkeypatch.setattr(f"intertwine.similarity.comparison.{width}", 48)
+    monkeypatch.setattr(
+        "intertwine.similarity.comparison.procrustes.tell",
+        lambda pairs, found: kept.append(sum(isinstance(one, Table) for one in gc.get_objects())) or tell(pairs, found),
+    )
+    nets, still = (Wide(slice(0, 20), 0), Wide(slice(20, 40), 1)), Resampling(untrained=0)
+    iw.compare(*nets, x, measures="orthogonal_procrustes_centered", resampling=still, exact=False)
+    assert kept and max(kept) <= 2

@@ -211,7 +211,8 @@ class _Cells:
         a, b = self._counted()
         pairs = torch.minimum((a > 0).sum(1), (b > 0).sum(1))
         missed = (pairs - least).clamp(min=0) / (2 * least)
-        return lambda trace: self._m.score_trace(trace * (1 + missed), a, b, self._ratio), missed
+        m, ratio = self._m, self._ratio  # pairs that tell each other's keep these until the end, and not the table
+        return lambda trace: m.score_trace(trace * (1 + missed), a, b, ratio), missed
 
     def _sampling(self, trace: Tensor, adds: Tensor) -> tuple[Tensor, Tensor]:
         """The bias of best maps for sampled positions, and within which the traces of all positions lie."""
