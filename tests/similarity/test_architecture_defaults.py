@@ -381,6 +381,18 @@ def test_a_function_that_builds_the_model_is_asked_first():
     assert isinstance(Redrawn(Owner(5), [Loads])(0), str)
 
 
+@pytest.mark.parametrize("held", [1 << 30, 0])
+def test_what_is_built_to_tell_that_weights_are_drawn_is_the_next_network(held, monkeypatch):
+    """Large networks are built once more, for no two are there at a time; either way a seed gives one network."""
+    monkeypatch.setattr("intertwine.similarity.comparison.untrained._HELD", held)
+    built = []
+    draw = Redrawn(Owner(5), [lambda: built.append(1) or Owner(5)])
+    networks = [draw(seed) for seed in range(3)]
+    assert len(built) == (3 if held else 4)
+    for seed, network in enumerate(networks):
+        assert torch.equal(network.token, Redrawn(Owner(5), [lambda: Owner(5)])(seed).token)
+
+
 def test_initialisation_by_a_rule_of_the_model_is_used():
     class Small(nn.Module):
         def __init__(self, width):

@@ -27,6 +27,7 @@ _MARKS = 1000  # numbers of a tensor that are looked at
 CUT_SHORT = "Interrupted: no untrained networks stand beside these."
 _PLAIN = vars(nn.Module()).keys()  # attributes that every module has
 _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
+_HELD = 1 << 30  # bytes of a network that waits for its turn
 
 
 class Redrawn:
@@ -49,14 +50,14 @@ class Redrawn:
         scripted = any(isinstance(part, torch.jit.ScriptModule) for part in model.modules())
         self._builds = [] if scripted else [*builds]  # those that were tried and did not do are taken out
         self._sure = False  # whether the first of them draws at random
+        self._ahead: dict[int, dict[int, Tensor]] = {}  # what it drew to tell that, by seed
 
     def __call__(self, seed: int) -> nn.Module | str:
         """A network of its own seed, other than after ``torch.manual_seed(seed)``; or why there is none, in words."""
         seed += _FRESH
         while self._builds:
-            state = _built(self._builds[0], self._model, seed, self._sure)
+            state = self._ahead.pop(seed, None) or self._drawn(self._builds[0], seed)
             if state is not None:
-                self._sure = True
                 return copied(self._model, state)
             del self._builds[0]
         by_hand = sorted(kind.__name__ for kind in {type(m) for m in self._model.modules()} if _draws_by_hand(kind))
@@ -74,6 +75,21 @@ class Redrawn:
             more = " ..." if len(left) > 3 else ""
             failed = failed or f"its code does not say how to draw {', '.join(left[:3])}{more}"
         return failed or fresh.to(device)
+
+    def _drawn(self, build: Callable[[], nn.Module], seed: int) -> dict[int, Tensor] | None:
+        """The tensors of a new network; ``None`` of another, or where the one of the next seed is much the same."""
+        if self._sure:
+            return _built(build, self._model, seed)
+        if (other := _built(build, self._model, seed + 1)) is None:
+            return None
+        marks, few = _marks(other), sum(x.nbytes for x in other.values()) <= _HELD
+        self._ahead = {seed + 1: other} if few else {}
+        del other  # large ones are not there at a time
+        state = _built(build, self._model, seed)
+        self._sure = state is not None and _differ(marks, state)
+        if not self._sure:  # loaded, not drawn
+            self._ahead.clear()
+        return state if self._sure else None
 
 
 Make = Callable[[], nn.Module | str]  # makes a network, or says in words why it cannot
@@ -222,28 +238,32 @@ def _reset(model: nn.Module) -> str:
     return ""
 
 
-def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int, sure: bool) -> dict[int, Tensor] | None:
-    """Tensors of a new model, by the ``id`` of those of ``model``; ``None`` of another, or if not random."""
+def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[int, Tensor] | None:
+    """Tensors of a new model, by the ``id`` of those of ``model``; ``None`` of another."""
     own = model.state_dict(keep_vars=True)
-    marks: list[dict[str, Tensor]] = []  # numbers of each tensor, by which two draws are told apart
-    state: dict[str, Tensor] = {}
-    for each in (seed,) if sure else (seed + 1_000_003, seed):
-        state = {}  # no two draws at a time
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(each)
-            try:
-                state = {name: tensor.detach() for name, tensor in build().state_dict().items()}
-            except Exception:  # what cannot be built in this way: the modules reset themselves
-                return None
-        if _shapes(state) != _shapes(own) or any(x.is_meta for x in state.values()):  # these have no numbers
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            state = {name: tensor.detach() for name, tensor in build().state_dict().items()}
+        except Exception:  # what cannot be built in this way: the modules reset themselves
             return None
-        marks.append({name: x.flatten()[:: max(1, x.numel() // _MARKS)].clone() for name, x in state.items()})
-    varied = [name for name, x in marks[-1].items() if x.is_floating_point() and len(x) > 1 and x.min() < x.max()]
-    same = sum(own[name].numel() for name in varied if torch.equal(marks[0][name], marks[-1][name]))
-    if not sure and same > _SHARE * sum(own[name].numel() for name in varied):  # loaded, not drawn
+    if _shapes(state) != _shapes(own) or any(x.is_meta for x in state.values()):  # these have no numbers
         return None
     kind = lambda x, new: nn.Parameter(new, x.requires_grad) if isinstance(x, nn.Parameter) else new
     return {id(x): kind(x, state[name].to(x.device, x.dtype)) for name, x in own.items()}
+
+
+def _marks(state: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Numbers of each tensor, by which two draws are told apart."""
+    return {key: x.detach().flatten()[:: max(1, x.numel() // _MARKS)].clone() for key, x in state.items()}
+
+
+def _differ(marks: Mapping[int, Tensor], state: Mapping[int, Tensor]) -> bool:
+    """Whether half of the numbers of tensors that vary at all are other ones than those of another draw."""
+    now = _marks(state)
+    varied = [key for key, x in now.items() if x.is_floating_point() and len(x) > 1 and x.min() < x.max()]
+    same = sum(state[key].numel() for key in varied if torch.equal(marks[key], now[key]))
+    return same <= _SHARE * sum(state[key].numel() for key in varied)
 
 
 def _parameters(call: Any) -> dict[str, inspect.Parameter]:
