@@ -8,7 +8,7 @@ other pairs (``basin_pairs.py``) are trained here, a minute each, and kept in a 
 layers and that width, which takes longer, and ``--seeds`` the number of pairs of each kind; ``--seed`` is that of every
 search. The barrier is the largest of the quarter, half and three-quarter points above the line between the losses, over
 6 batches of 64 of the data kept for tests; ``--draws`` takes as many draws of these batches, for the spread. Methods
-with data read the rest alone.
+with data read the rest alone; ``no labels`` is ``learned`` on 192 inputs of it, answered by the networks themselves.
 Seconds are process time on one thread, the symmetry's search included. With ``--state`` what is learned stands in files
 there, from which the same call goes on after it was broken off (and its seconds are those since). ``--figure`` draws
 the rows that were measured last.
@@ -17,6 +17,7 @@ the rows that were measured last.
 import argparse
 import copy
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -50,7 +51,8 @@ def barrier(a: nn.Module, b: nn.Module, data: list[Batch]) -> float:
 def ladder(pair: Pair, steps: int, rate: float, state: Path | None) -> dict[str, dict]:
     """What each row tells ``align``."""
     plenty = [*pair.batches(1, 128, 1), *pair.batches(steps, 16, 2)]  # the first one is held out
-    some = pair.batches(8, 64, 3)
+    some, few = pair.batches(8, 64, 3), [*pair.batches(1, 64, 1), *pair.batches(8, 16, 2)]
+    learned = Learned(steps=steps, rate=rate, checkpoint=state and str(state))
     return {
         "permutations": {"kinds": PERMUTATIONS},
         "permutations, head maps": {"sym": True},
@@ -60,7 +62,8 @@ def ladder(pair: Pair, steps: int, rate: float, state: Path | None) -> dict[str,
         "activations": {"method": "activations", "loader": some},
         "mixed": {"method": "mixed", "loader": some},
         "straight-through": {"method": "straight-through", "loader": some},
-        "learned": {"method": Learned(steps=steps, rate=rate, checkpoint=state and str(state)), "loader": plenty},
+        "no labels": {"method": replace(learned, checkpoint=None), "loader": [(x,) for x, _ in few]},
+        "learned": {"method": learned, "loader": plenty},
     }
 
 

@@ -271,11 +271,13 @@ def _barrier(a, b, loader, ratios):
     return max(heights)
 
 
-def case():
+def case(deep=False):
     torch.manual_seed(0)
-    a, b = (nn.Sequential(nn.Linear(6, 16), nn.RMSNorm(16), nn.Linear(16, 3)) for _ in "ab")
+    deeper = lambda: (nn.Linear(6, 32), nn.RMSNorm(32), nn.Linear(32, 16), nn.GELU(), nn.Linear(16, 3))
+    plain = lambda: (nn.Linear(6, 16), nn.RMSNorm(16), nn.Linear(16, 3))
+    a, b = (nn.Sequential(*(deeper() if deep else plain())) for _ in "ab")
     x = torch.randn(256, 6)
-    y = x[:, :3].argmax(1)
+    y = (x[:, :3] * x[:, 3:] if deep else x[:, :3]).argmax(1)
     for net in (a, b):
         adam = torch.optim.Adam(net.parameters(), 0.02)
         for _ in range(60):
@@ -338,11 +340,27 @@ def test_a_search_goes_back_where_a_gradient_or_a_basis_is_lost(what, monkeypatc
     assert sum(value != value for value in found.history) == {"gradient": 1, "basis": 6}[what]
 
 
+def test_without_labels_the_networks_between_answer_as_both_ends_do():
+    """As with the mean softmax of both in their place, whatever form batches have; the barrier falls, too."""
+    a, b, x, loader = case(deep=True)
+    bare = [inputs for inputs, _ in loader]
+    with torch.no_grad():
+        answered = [(x, (a(x).softmax(-1) + b(x).softmax(-1)) / 2) for x in bare]
+    learn = lambda batches: iw.align(a, b, x, Learned(steps=60, every=10), batches, seed=3)
+    found, other = learn(bare), learn(answered)
+    assert found.history == pytest.approx(other.history, abs=1e-5)
+    assert found.transformation.allclose(other.transformation, 1e-4)
+    assert any("no labels" in note for note in found.notes) and not any("no labels" in note for note in other.notes)
+    start, end = (_barrier(found.a, net, loader, (0.5,)) for net in (iw.align(a, b, x).apply(b), found.apply(b)))
+    assert end < start
+
+
 @pytest.mark.parametrize(
     ("options", "loader", "said"),
     [
-        ({}, None, "loader must yield labelled batches"),
-        ({"loss": None}, [torch.zeros(4, 6)], "pass loss="),
+        ({}, None, "loader must yield batches, with labels or not"),
+        ({}, [(torch.zeros(4, 6), torch.randn(4, 3))], "pass loss="),
+        ({}, [(torch.zeros(4, 6), torch.rand(4))], "pass loss="),
     ],
 )
 def test_learning_says_what_it_needs(options, loader, said):

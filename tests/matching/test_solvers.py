@@ -229,7 +229,7 @@ def test_bad_input_is_refused_before_the_work():
         align(a, layers(8), x, CoordinateDescent(sweep=3))
     with pytest.raises(ValueError, match="restarts must be positive"):
         align(a, layers(8), x, CoordinateDescent(restarts=0))
-    with pytest.raises(ValueError, match="loader must yield labelled batches"):
+    with pytest.raises(ValueError, match="loader must yield batches, with labels or not"):
         align(a, layers(8), x, method="straight-through")
     broken = layers(8)
     with torch.no_grad():
@@ -308,8 +308,12 @@ def test_straight_through_finds_labels_among_keywords():
         )
     )
     assert by_name.history == by_place.history
-    with pytest.raises(ValueError, match="dicts with 'labels'"):
-        align(Scored(0), Scored(1), {"x": x}, "straight-through", loader=[{"x": x}])
+    bare = [
+        align(make(0), make(1), example, "straight-through", loader=[example])
+        for make, example in ((Scored, {"x": x}), (seeded, x))
+    ]
+    assert bare[0].history == bare[1].history != by_name.history
+    assert "no labels" in bare[0].notes[-1]
 
 
 def test_a_layer_of_zeros_is_aligned_and_said():

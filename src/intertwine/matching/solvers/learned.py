@@ -35,7 +35,7 @@ from ..coordinates.problem import Problem, searched, within
 from ..costs import Costs
 from .coordinate_descent import CoordinateDescent, step_of
 from .solver import Findings, Solver
-from .straight_through import Mixture, cross_entropy, transformed
+from .straight_through import Mixture, transformed
 
 _POINTS = (0.25, 0.5, 0.75)
 _MIXTURES = (0.35, 0.65)  # between which ``t`` is drawn
@@ -48,21 +48,22 @@ _CONDITION = 1e6  # of a basis, beyond which single precision keeps nothing of i
 
 @dataclass(frozen=True)
 class Learned(Solver):
-    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on labelled batches.
+    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on batches of real inputs.
 
     Attributes:
         steps: Steps of the search, one batch each.
         rate: How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a
             rotation by about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many.
         every: Steps after which assignments are solved again and the barrier is measured on the held-out batch.
-        loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
+        loss: ``loss(output, batch)`` of a batch. By default the cross-entropy of its labels, or of the mean softmax of
+            both networks where it has none.
         checkpoint: A ``.safetensors`` file that is written at every measurement, and from which a search that was
             broken off goes on, to the same end. It is of one pair of networks, one seed and these options.
     """
 
     name: ClassVar[str] = "learned"
     by_weights: ClassVar[bool] = False
-    needs_labels: ClassVar[bool] = True
+    needs_batches: ClassVar[bool] = True
 
     steps: int = 2400
     rate: float = 0.01
@@ -113,14 +114,13 @@ class _Course:
     def __init__(self, options: Learned, networks: Networks, start: Transformation) -> None:
         self.options, self.networks, self.sym = options, networks, networks.sym
         self.ones = frozenset() if networks.gauge is None else networks.gauge.ones
-        self.mixture, self.loss = Mixture(networks), options.loss or cross_entropy
-        self.raw = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in self.mixture.names}
+        self.mixture = Mixture(networks, options.loss)
         options = replace(options, checkpoint=None, loss=None)
-        both = (self.mixture.a[name] for name in self.raw), self.raw.values()
+        both = (self.mixture.a[name] for name in self.mixture.b), self.mixture.b.values()
         self.at = _Standing(start, start, of=digest(chain([repr(options), str(networks.seed)], *both)))
         first = list(islice(self._batches(), 2))
         self.held, self.skipped = first[:1], len(first) - 1
-        self.notes: tuple[str, ...] = ()
+        self.notes = self.mixture.notes
         self.logs: dict[str, Tensor] = {}
         for s in self.sym.spaces:
             e = identity(self.sym)[s.name]
@@ -158,16 +158,16 @@ class _Course:
         if at.falls:
             by = ", ".join(map(str, at.falls))
             then = "to its best element" + (" and on at half the rate" if len(at.falls) <= _FALLS else ", and ended")
-            self.notes = (f"a loss, gradient or basis became NaN, infinite or singular by step {by}: back {then}",)
+            self.notes += (f"a loss, gradient or basis became NaN, infinite or singular by step {by}: back {then}",)
 
     def barrier(self, g: Transformation) -> float:
         """The barrier at the quarter points on the held-out batch."""
         with torch.no_grad():
-            return self.mixture.above(transformed(self.sym, g, self.raw), self.held, self.loss, _POINTS)
+            return self.mixture.above(transformed(self.sym, g, self.mixture.b), self.held, _POINTS)
 
     def _round(self, batches: Iterator[Any]) -> bool:
         """Steps in one chart, then the base of the next one; tell whether losses, gradients and bases stayed good."""
-        near, good = transformed(self.sym, self.at.base, self.raw), True
+        near, good = transformed(self.sym, self.at.base, self.mixture.b), True
         for batch in islice(batches, min(self.options.every, self.options.steps - self.at.step)):
             self.at.step += 1
             good = good and self._move(near, batch)  # after a bad step batches are only read, so that steps count them
@@ -189,7 +189,7 @@ class _Course:
         generator = torch.Generator().manual_seed(mixed(self.networks.seed, "ratio", self.at.step))
         ratio = low + (high - low) * float(torch.rand((), generator=generator))
         with torch.enable_grad():
-            value = self.loss(self.mixture(transformed(self.sym, self._element(), near), batch, ratio), batch)
+            value = self.mixture.of(self.mixture(transformed(self.sym, self._element(), near), batch, ratio), batch)
             logs = list(self.logs.values()) if value.requires_grad else []
             grads = torch.autograd.grad(value, logs, materialize_grads=True) if logs else ()
         if not all(bool(x.isfinite().all()) for x in (value, *grads)):
@@ -231,7 +231,7 @@ class _Course:
 
     def _assign(self) -> None:
         """Units of permuted spaces assigned to those of ``a`` by the inner products of their weights now."""
-        free, near = searched(self.sym, {"permutation"}), transformed(self.sym, self.at.base, self.raw)
+        free, near = searched(self.sym, {"permutation"}), transformed(self.sym, self.at.base, self.mixture.b)
         ours = {n: self.mixture.a[n].to(near[n].dtype) for n in free.layouts if n in near}
         costs = Costs(Problem.plain(free, ours, {n: near[n] for n in ours}, self.sym), identity(free))
         for space in free.spaces if "permutation" in self.networks.kinds else ():

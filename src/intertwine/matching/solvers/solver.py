@@ -44,7 +44,7 @@ class Solver(ABC):
     by_weights: ClassVar[bool] = True  # Whether its aim is a small distance of weights
     # Whether it refuses networks that no symmetry moves; others leave them as they are
     needs_units: ClassVar[bool] = False
-    needs_labels: ClassVar[bool] = False  # Whether it looks at labelled batches, which it reads several times
+    needs_batches: ClassVar[bool] = False  # Whether it looks at batches of data, which it reads several times
 
     @abstractmethod
     def search(self, networks: Networks) -> Findings:
@@ -54,11 +54,11 @@ class Solver(ABC):
         """The best element that was seen: none is worse in the objective than leaving ``b`` as it is.
 
         Raises:
-            ValueError: If the solver needs labelled batches and there is no loader.
+            ValueError: If the solver needs batches and there is no loader.
         """
-        if self.needs_labels:
+        if self.needs_batches:
             if networks.loader is None:
-                raise ValueError(f"loader must yield labelled batches for method {self.name!r}. Got None.")
+                raise ValueError(f"loader must yield batches, with labels or not, for {self.name!r}. Got None.")
             check_repeatable(networks.loader)
         search = self.search(networks)
         still = identity(search.sym)

@@ -1,6 +1,7 @@
 """The straight-through estimator: permutations that lower the task loss of the merged network itself.
 
 That is one of the networks on the line between ``a`` and a moved ``b``, differentiable in what moves it (``Mixture``).
+Where batches have no labels, it learns to answer as ``a`` and ``b`` do on the mean.
 
 Ainsworth, Hayase and Srinivasa (2023), algorithm 2 ("STE matching"): the loss of ``(a + g b) / 2`` is computed with a
 hard element ``g``, and its gradient is passed straight through the rounding to a latent one.
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from ..._evaluation import copied, run_with
 from ..._io.lazy import State
 from ..._random import mixed
-from ...features.batches import call, device_of, labels_in, peek, repeatable, size
+from ...features.batches import call, device_of, example, labels_in, peek, repeatable, size
 from ...features.evaluate import Loss, known, logits_of
 from ...features.moments import fewest
 from ...symmetry.action import tensors_of, transform
@@ -35,18 +36,19 @@ from .solver import Findings, Solver
 
 @dataclass(frozen=True)
 class StraightThrough(Solver):
-    """Minimises the loss of the network half-way between ``a`` and ``g b`` on labelled batches.
+    """Minimises the loss of the network half-way between ``a`` and ``g b`` on batches of real inputs.
 
     Attributes:
         epochs: Passes over the loader.
         rate: Learning rate of Adam for the latent matrices, whose largest entry starts at 1.
-        loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
+        loss: ``loss(output, batch)`` of a batch. By default the cross-entropy of its labels, or of the mean softmax of
+            both networks where it has none.
         fast: Whether to use the assignment of the extra ``[fast]``.
     """
 
     name: ClassVar[str] = "straight-through"
     by_weights: ClassVar[bool] = False
-    needs_labels: ClassVar[bool] = True
+    needs_batches: ClassVar[bool] = True
 
     epochs: int = 5
     rate: float = 0.01
@@ -59,13 +61,12 @@ class StraightThrough(Solver):
 
     def search(self, networks: Networks) -> Findings:
         """The element of the lowest loss."""
-        stated, sym, loss = networks.stated, networks.sym, self.loss or cross_entropy
+        stated, sym = networks.stated, networks.sym
         loader, start = repeatable(networks.loader or (), networks.seed), default(stated, networks.seed, self.fast)
-        mixture = Mixture(networks)
-        ours, theirs = mixture.a, tensors_of(networks.b)
+        mixture = Mixture(networks, self.loss)
         wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))  # in which elements may move it
-        a, raw = ({n: wide(x) for n, x in state.items() if n in mixture.names} for state in (ours, theirs))
-        layouts = {name: layout for name, layout in stated.sym.layouts.items() if name in mixture.names}
+        a, raw = ({n: wide(state[n]) for n in mixture.b} for state in (mixture.a, mixture.b))
+        layouts = {name: layout for name, layout in stated.sym.layouts.items() if name in mixture.b}
         b = transformed(sym, stated.to_b, raw)
         posed, back = replace(stated, sym=replace(stated.sym, layouts=layouts), a=a, b=b), ~stated.to_a
 
@@ -75,11 +76,11 @@ class StraightThrough(Solver):
 
         def height(g: Transformation) -> float:
             with torch.no_grad():
-                return mixture.loss(middle(of_element(posed, g)), loader, loss)
+                return mixture.loss(middle(of_element(posed, g)), loader)
 
         def value(g: Transformation) -> float:  # of elements that move b as it came, not as it is balanced
             with torch.no_grad():
-                return -mixture.above(transformed(sym, g, raw), loader, loss)
+                return -mixture.above(transformed(sym, g, raw), loader)
 
         _, costs = gradient(stated, of_element(stated, start))
         latent = {key: (c / c.abs().max().clamp_min(1e-30)).requires_grad_() for key, c in costs.items()}
@@ -90,7 +91,7 @@ class StraightThrough(Solver):
                 hard = of_element(stated, vertex(stated, latent, self.fast))
                 through = {key: hard[key] + x - x.detach() for key, x in latent.items()}
                 with torch.enable_grad():
-                    here = loss(mixture(middle(through), batch), batch)
+                    here = mixture.of(mixture(middle(through), batch), batch)
                     adam.zero_grad()
                     here.backward()
                 adam.step()
@@ -98,13 +99,14 @@ class StraightThrough(Solver):
             history.append(height(g))
             best = g if history[-1] < min(history[:-1]) else best
         found = (stated.lift(best), stated.lift(start))
-        return Findings(sym, value, found, lambda g: g, tuple(-x for x in history))
+        return Findings(sym, value, found, lambda g: g, tuple(-x for x in history), notes=mixture.notes)
 
 
 class Mixture:
     """The networks ``(1 - t) a + t b'`` for tensors ``b'`` that are given; batch norms use the batch's statistics."""
 
-    def __init__(self, networks: Networks) -> None:
+    def __init__(self, networks: Networks, loss: Loss | None = None) -> None:
+        self.of, self.imitates = loss or _cross_entropy, False
         self.net = copied(networks.a).eval()
         norms = {n: m for n, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
         self.least = fewest(self.net, dict.fromkeys(norms, 1), peek(networks.loader or ())[0]) if norms else 1
@@ -114,7 +116,8 @@ class Mixture:
         self._ends: tuple[float, float] | None = None
         self.sym: Symmetry = networks.sym
         self.a = tensors_of(self.net)  # by name, of which some are mixed
-        self.names = set(self.sym.layouts) - {n for norm in self.sym.batch_norms for n in (norm.mean, norm.variance)}
+        names = set(self.sym.layouts) - {n for norm in self.sym.batch_norms for n in (norm.mean, norm.variance)}
+        self.b = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in names}
 
     def __call__(self, near: State, batch: Any, ratio: float = 0.5) -> Any:
         """The output for a batch at ``t = ratio``, with ``near`` in the place of ``b'``."""
@@ -126,14 +129,31 @@ class Mixture:
         return call(partial(run_with, self.net, {**rest, **state}), batch, self.device)
 
     def usable(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches that batch norms can normalise by, of which a label counts."""
-        return (batch for batch in loader if size(batch) >= self.least and _count(batch))
+        """The batches that batch norms can normalise by, of which a label counts; the ends' answers are labels, too."""
+        for batch in loader:
+            if size(batch) >= self.least and _count(batch):
+                own = self.of is not _cross_entropy or labels_in(batch) is not None
+                yield batch if own else self._answered(batch)
 
-    def loss(self, near: State, loader: Iterable[Any], loss: Loss, ratio: float = 0.5) -> float:
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of the batches."""
+        what = "batches had no labels: the networks between learned to answer as both ends do on the mean"
+        return (what,) * self.imitates
+
+    @torch.no_grad()
+    def _answered(self, batch: Any) -> Any:
+        """A batch with the mean softmax of both networks in the place of labels."""
+        self.imitates = True
+        ends = [logits_of(self(self.b, batch, t)) for t in (0.0, 1.0)]
+        sure = [x.float().softmax(-1) for x in ends if x is not None]
+        return (example(batch, size(batch)), sum(sure) / 2 if len(sure) == 2 else None)
+
+    def loss(self, near: State, loader: Iterable[Any], ratio: float = 0.5) -> float:
         """The mean loss over all labels that count."""
         total, count = 0.0, 0
         for batch in self.usable(loader):
-            total += _count(batch) * float(loss(self(near, batch, ratio), batch))
+            total += _count(batch) * float(self.of(self(near, batch, ratio), batch))
             count += _count(batch)
         if not count:
             raise ValueError(
@@ -141,15 +161,15 @@ class Mixture:
             )
         return total / count
 
-    def above(self, near: State, loader: Iterable[Any], loss: Loss, ratios: Sequence[float] = (0.5,)) -> float:
+    def above(self, near: State, loader: Iterable[Any], ratios: Sequence[float] = (0.5,)) -> float:
         """The barrier: the largest loss above the line between the ends, 0 where none is, up to rounding."""
         if self._ends is None:
-            self._ends = self.loss(near, loader, loss, 0.0), self.loss(near, loader, loss, 1.0)
+            self._ends = self.loss(near, loader, 0.0), self.loss(near, loader, 1.0)
         one, other = self._ends
         rounding = 8 * torch.finfo(next(iter(near.values())).dtype).eps
         if any(self.a[name].dtype in (torch.bfloat16, torch.float16) for name in near):
             rounding = max(rounding, torch.finfo(torch.bfloat16).eps)
-        heights = [self.loss(near, loader, loss, t) - (1 - t) * one - t * other for t in ratios]
+        heights = [self.loss(near, loader, t) - (1 - t) * one - t * other for t in ratios]
         highest = max(heights, key=lambda h: (h != h, h))  # NaN is highest
         return 0.0 if highest <= rounding * abs(one) else highest
 
@@ -165,12 +185,18 @@ def _count(batch: Any) -> int:
     return size(batch) if labels is None or labels.is_floating_point() else int(known(labels).sum())
 
 
-def cross_entropy(output: Any, batch: Any) -> Tensor:
-    """Cross-entropy of logits."""
+def _cross_entropy(output: Any, batch: Any) -> Tensor:
+    """Cross-entropy of logits and labels, which are classes or shares of them."""
     labels, logits = labels_in(batch), logits_of(output)
-    if labels is None or logits is None:
+    if labels is None or logits is None or (labels.is_floating_point() and not _are_shares(labels, logits)):
         raise ValueError(
-            "loader must yield (inputs, labels), or dicts with 'labels', for a model of logits. Got something else: "
-            "pass loss=f(output, batch)."
+            "model must return logits, for batches of inputs alone, (inputs, labels) or dicts with 'labels', which are "
+            "classes or shares of them. Got something else: pass loss=f(output, batch)."
         )
-    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.to(logits.device).flatten())
+    flat = labels.flatten(0, -2) if labels.is_floating_point() else labels.flatten()
+    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), flat.to(logits.device))
+
+
+def _are_shares(labels: Tensor, logits: Tensor) -> bool:
+    """Whether labels give every class a share."""
+    return labels.shape == logits.shape and bool((labels >= 0).all() and (labels.sum(-1) - 1).abs().max() < 1e-2)
