@@ -119,7 +119,7 @@ class _Course:
         both = (self.mixture.a[name] for name in self.mixture.b), self.mixture.b.values()
         self.at = _Standing(start, start, of=digest(chain([repr(options), str(networks.seed)], *both)))
         first = list(islice(self._batches(), 2))
-        self.held, self.skipped = first[:1], len(first) - 1
+        self.held, self.skipped = [*map(self.mixture.labelled, first[:1])], len(first) - 1
         self.notes = self.mixture.notes
         self.logs: dict[str, Tensor] = {}
         for s in self.sym.spaces:
@@ -187,9 +187,10 @@ class _Course:
         """One step; tell whether the loss and its gradients were finite."""
         low, high = _MIXTURES
         generator = torch.Generator().manual_seed(mixed(self.networks.seed, "ratio", self.at.step))
-        ratio = low + (high - low) * float(torch.rand((), generator=generator))
+        ratio, batch = low + (high - low) * float(torch.rand((), generator=generator)), self.mixture.labelled(batch)
         with torch.enable_grad():
-            value = self.mixture.of(self.mixture(transformed(self.sym, self._element(), near), batch, ratio), batch)
+            output = self.mixture(transformed(self.sym, self._element(), near), batch, ratio)
+            value = self.mixture.criterion(output, batch)
             logs = list(self.logs.values()) if value.requires_grad else []
             grads = torch.autograd.grad(value, logs, materialize_grads=True) if logs else ()
         if not all(bool(x.isfinite().all()) for x in (value, *grads)):

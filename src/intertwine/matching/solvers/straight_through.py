@@ -88,10 +88,10 @@ class StraightThrough(Solver):
         best, history = start, [height(start)]
         for epoch in range(self.epochs):
             for batch in mixture.usable(repeatable(loader, mixed(loader.seed, "order", epoch))):
-                hard = of_element(stated, vertex(stated, latent, self.fast))
+                batch, hard = mixture.labelled(batch), of_element(stated, vertex(stated, latent, self.fast))
                 through = {key: hard[key] + x - x.detach() for key, x in latent.items()}
                 with torch.enable_grad():
-                    here = mixture.of(mixture(middle(through), batch), batch)
+                    here = mixture.criterion(mixture(middle(through), batch), batch)
                     adam.zero_grad()
                     here.backward()
                 adam.step()
@@ -106,7 +106,7 @@ class Mixture:
     """The networks ``(1 - t) a + t b'`` for tensors ``b'`` that are given; batch norms use the batch's statistics."""
 
     def __init__(self, networks: Networks, loss: Loss | None = None) -> None:
-        self.of, self.imitates = loss or _cross_entropy, False
+        self.criterion, self.imitates = loss or _cross_entropy, False
         self.net = copied(networks.a).eval()
         norms = {n: m for n, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
         self.least = fewest(self.net, dict.fromkeys(norms, 1), peek(networks.loader or ())[0]) if norms else 1
@@ -129,11 +129,8 @@ class Mixture:
         return call(partial(run_with, self.net, {**rest, **state}), batch, self.device)
 
     def usable(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches that batch norms can normalise by, of which a label counts; the ends' answers are labels, too."""
-        for batch in loader:
-            if size(batch) >= self.least and _count(batch):
-                own = self.of is not _cross_entropy or labels_in(batch) is not None
-                yield batch if own else self._answered(batch)
+        """The batches that batch norms can normalise by, of which a label counts, where they have any."""
+        return (batch for batch in loader if size(batch) >= self.least and _count(batch))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -142,8 +139,10 @@ class Mixture:
         return (what,) * self.imitates
 
     @torch.no_grad()
-    def _answered(self, batch: Any) -> Any:
-        """A batch with the mean softmax of both networks in the place of labels."""
+    def labelled(self, batch: Any) -> Any:
+        """A batch with what its loss asks for: the mean softmax of both networks where there are no labels."""
+        if self.criterion is not _cross_entropy or labels_in(batch) is not None:
+            return batch
         self.imitates = True
         ends = [logits_of(self(self.b, batch, t)) for t in (0.0, 1.0)]
         sure = [x.float().softmax(-1) for x in ends if x is not None]
@@ -153,7 +152,8 @@ class Mixture:
         """The mean loss over all labels that count."""
         total, count = 0.0, 0
         for batch in self.usable(loader):
-            total += _count(batch) * float(self.of(self(near, batch, ratio), batch))
+            batch = self.labelled(batch)
+            total += _count(batch) * float(self.criterion(self(near, batch, ratio), batch))
             count += _count(batch)
         if not count:
             raise ValueError(
