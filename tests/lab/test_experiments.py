@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from intertwine.lab.experiments import Claim, Map, Reproduction, Row, Setting, experiment, experiments, reproduce
+from intertwine.lab.experiments.experiment import Experiment, measure
 from intertwine.lab.experiments.paper1 import demonstrations as demonstrations_file
 from intertwine.lab.experiments.paper1.dissimilarity import map_numbers
 from intertwine.lab.runs.store import machine
@@ -196,3 +197,18 @@ def test_maps_are_kept_and_drawn(tmp_path):
     loaded = Reproduction.load(found.save(tmp_path / "r.json"))
     assert loaded.maps == found.maps
     assert "cka" in render(reproduction_page(loaded))
+
+
+def test_networks_that_are_not_trained_together_are_jobs_of_their_own(tmp_path):
+    def plan(design):
+        short = design.setting.recipe().but(epochs=1)
+        design.zoo("together", "mlp:widths=4", 3, short)
+        design.zoo("one by one", "mlp:widths=4", 3, short.but(mixup=0.1))
+
+    asked = Experiment("two-zoos", "", "", plan, lambda found: None)
+    values, failed = measure([asked], Setting("smoke", tmp_path))
+    assert not failed
+    assert {arm: len(values["two-zoos"].sample("accuracy", arm).numbers) for arm in ("together", "one by one")} == {
+        "together": 3, "one by one": 3,
+    }  # fmt: skip
+    assert len(list((tmp_path / "runs" / "networks" / "results").glob("*.json"))) == 1 + 3

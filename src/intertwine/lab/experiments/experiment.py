@@ -142,10 +142,10 @@ def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, V
     for zoo in (z for plan in plans.values() for z in plan.zoos):
         seeds = {*zoo.seeds, *(zoos[zoo.folder].seeds if zoo.folder in zoos else ())}
         zoos[zoo.folder] = replace(zoo, seeds=tuple(sorted(seeds)))
-    # One job trains small networks together, where a CPU gains by it; one by one on other devices.
+    # One job trains small networks together, where a CPU gains by it; others are jobs of their own.
     on_gpu = choose_device(setting.device).type == "cuda"
-    size = 1 if on_gpu else max((len(zoo.seeds) for zoo in zoos.values()), default=1)
-    parts = [replace(z, seeds=z.seeds[k : k + size]) for z in zoos.values() for k in range(0, len(z.seeds), size)]
+    split = lambda zoo: [(s,) for s in zoo.seeds] if on_gpu or zoo.recipe.one_by_one else [zoo.seeds]
+    parts = [replace(zoo, seeds=seeds) for zoo in zoos.values() for seeds in split(zoo)]
     training = [part.job(setting.device) for part in parts]
     lost = [job_key(job) for part, job in zip(parts, training) if not all(m.path.is_file() for m in part.members)]
     remove(setting.folder / "runs" / "networks", lost)  # results whose networks were moved away

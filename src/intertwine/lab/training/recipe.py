@@ -95,6 +95,11 @@ class Recipe:
                 f"Got {self.boundaries} and {self.factors}."
             )
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether networks are trained one by one, as what a step does to one of them cannot be done to all at once."""
+        return bool(self.mixup or self.cutmix or self.iterations or self.precision != "float32")
+
     def steps(self, steps_per_epoch: int) -> int:
         """Steps of the whole run."""
         return self.iterations or self.epochs * steps_per_epoch

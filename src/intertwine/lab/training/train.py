@@ -175,8 +175,7 @@ def train_many(
     diverged: list[int] = []
     with threads(recipe.threads):
         few, _ = splits.loader("train").batch(slice(0, 4))
-        alone = recipe.mixup or recipe.cutmix or recipe.iterations or recipe.precision != "float32"
-        alone = alone or draws_random_numbers(_fresh(spec, seeds[0]), few)
+        alone = recipe.one_by_one or draws_random_numbers(_fresh(spec, seeds[0]), few)
         missing = [seed for seed in seeds if not there(seed)]
         for path, group, state in _groups(folder, missing, 1 if alone else together, resume):
             networks = [_fresh(spec, seed).to(chosen).train() for seed in group]
