@@ -97,6 +97,19 @@ def test_pairs_of_networks_that_cannot_be_drawn_are_neither_alike_nor_not():
     assert "1 pair at every layer (a and a again)." in found.agreeing() and "1.000" in found.summary()
 
 
+def test_one_network_of_an_architecture_tells_how_all_untrained_ones_are_drawn():
+    built = []
+
+    class Drawn(nn.Sequential):
+        def __init__(self):
+            built.append(self)
+            super().__init__(nn.Conv2d(3, 4, 3), nn.ReLU())
+
+    found = iw.compare_many(dict.fromkeys("abc", Drawn), X, progress=False)
+    assert len(found.untrained_pairs["linear_cka"]) == 3
+    assert len(built) == 3 + 3 + 1 + 3  # for the list, for the passes, as a pattern, and those without training
+
+
 def test_control_c_in_the_pass_of_untrained_networks_keeps_the_scores(monkeypatch):
     class Stopped(nn.Sequential):
         def forward(self, x):

@@ -4,7 +4,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, combinations, combinations_with_replacement
 from math import nan
 from pathlib import Path
@@ -174,9 +174,10 @@ def _untrained(networks: Fresh, known: Mapping[Any, int], drawn: Resampling) -> 
     if any(k is None for k, _ in own):
         raise ValueError("untrained must be built as models are. Got a network of another architecture.")
     made, points, alike = dict[str, Sequence[Make]](), list[Sequence[Point]](), list[bool]()
+    redrawn = lru_cache(maxsize=1)(lambda make: Redrawn(make()))  # they come one architecture after the other
     for k in known.values():
         (name, (make, some, _)), *others = (one for one in networks.items() if one[1][2] == k)
-        draw = lambda seed, make=make: Redrawn(make())(seed)
+        draw = lambda seed, make=make: redrawn(make)(seed)
         made[name] = [one for its, one in own if its == k] or makers(name, draw, drawn, k, bool(others))
         points.append(some)
         alike.append(bool(others))
