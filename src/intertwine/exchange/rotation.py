@@ -22,11 +22,10 @@ from ..groups import Orthogonal
 from ..groups.sampling import haar, keeping_ones
 from ..symmetry import Space, Symmetry
 from ..symmetry.action import moved, tensors_of
-from ..symmetry.blocks import blocks
+from ..symmetry.blocks import blocks, carrying
 from ..symmetry.description import Description
 from ..symmetry.folding.norms import fold_norms, rotatable
 from ..symmetry.folding.rewriter import Outcome, Rewriter
-from ..symmetry.gauge.canonical import slices
 from ..symmetry.proof import Proof
 from ..symmetry.spaces import Fixed
 from ..symmetry.transformation import identity, with_parts
@@ -219,7 +218,9 @@ def rotate(
             continue
         fixes_ones = kind == "stream" and space.name in centred
         if isinstance(choice, str) and choice == "principal":  # eigenvectors of all that is written and read, X X^T
-            gram = torch.stack([x @ x.mT for _, x, _ in slices(sym, rewriter.graph.state, space)]).sum(0)
+            state = rewriter.graph.state
+            rows = (m.read(state) for m in carrying(sym.layouts, space) if m.tensor in state)
+            gram = torch.stack([x @ x.mT for x in rows]).sum(0)
             choice = torch.linalg.eigh(gram).eigenvectors.flip(-1).mT
         matrix = _matrix(choice, space, fixes_ones, generator)
         shape = (*g[space.name].permutation.shape, space.size)

@@ -21,10 +21,10 @@ from .._io.lazy import LazyState
 from ..groups import Element, Representation
 from ..groups.assignment import assign_nearly
 from ..symmetry.action import transform
-from ..symmetry.blocks import align
+from ..symmetry.blocks import Member, align
 from ..symmetry.spaces import Leaf
 from ..symmetry.transformation import Transformation, identity
-from .coordinates.problem import Both, Member, Problem, Row, add_to
+from .coordinates.problem import Both, Problem, Row, add_to
 
 _SKETCH = 128  # numbers that a sketch keeps of one block: of 10,000 weights, enough for noise of a tenth
 _ROWS = 512  # units that are worked on at once
@@ -87,7 +87,7 @@ class Costs:
         """Whether a member's products depend on one neighbour at most, whose units only change places and signs."""
         spaces = [self.problem.sym.space(leaf.space) for _, leaf in m.block.carried]
         apart = len(spaces) == len({s.name for s in spaces}) <= 2 and not any(s.parents for s in spaces)
-        return not self._streamed and apart and not any(s.group.mixes for s in spaces if s.name != m.space)
+        return not self._streamed and apart and not any(s.group.mixes for s in spaces if s.name != m.space.name)
 
     def of(self, space: str) -> dict[Row, Tensor]:
         """By parities of signs, the sum of inner products ``(p..., n, n)``: unit of ``a`` first, present one second."""

@@ -20,10 +20,10 @@ from .._evaluation import copied, in_usual_mode
 from .._words import counted
 from ..features.spectral_norms import spectral_norms
 from ..groups.assignment import couple, stochastic
-from ..matching.coordinates.problem import Member, members, single_spaces
+from ..matching.coordinates.problem import members, single_spaces
 from ..symmetry import Symmetry
 from ..symmetry.action import multiply, rewritable, tensors_of, write
-from ..symmetry.blocks import Block, align, blocks, unit_rows
+from ..symmetry.blocks import Block, Member, align, blocks, unit_rows
 from ..symmetry.find import copy_degrees, symmetries
 from ..symmetry.proof import Wide, in_float64
 from ..symmetry.spaces import Fixed, Layout, axis_size

@@ -24,7 +24,6 @@ from ..matching.judgement.grids import dtype_name
 from ..matching.same import WHOLE, turned, with_biases
 from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import tensors_of
-from ..symmetry.blocks import blocks
 from ..symmetry.folding.fold import folded
 from ..symmetry.gauge import canonical
 from ..testing import function_error, outputs, relative_error, tolerance
@@ -235,7 +234,7 @@ def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
     """The change of every tensor, one after the other, so that a checkpoint on disk is read once."""
     for name, source in pairs.sources.items():
         layout = pairs.sym.layouts.get(name)
-        leaves = () if layout is None else (x for block in blocks(layout) for _, x in block.carried)
+        leaves = () if layout is None else layout.leaves
         exact = all(g[x.space].diagonal(x) is None and g[x.space].mixing(x) is None for x in leaves)
         change = tensor_change(name, source, block_of(name), pairs.before(name, g), pairs.b[name], exact)
         yield resized(change, *pairs.resized[name]) if name in pairs.resized else change

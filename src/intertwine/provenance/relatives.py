@@ -17,7 +17,7 @@ from ..matching.coordinates.networks import Balanced
 from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..symmetry import Symmetry
 from ..symmetry.blocks import blocks
-from ..symmetry.coupling import components, restricted
+from ..symmetry.coupling import Joined, components, restricted
 from ..symmetry.gauge.canonical import fold
 from .after_matching import FEWEST, calibrated
 from .comparable import Compared, States, compared, met
@@ -68,15 +68,12 @@ def homes(families: Iterable[Sequence[str]]) -> dict[str, int]:
 
 def forest(names: Iterable[str], pairs: Iterable[Pair]) -> tuple[list[Pair], tuple[tuple[str, ...], ...]]:
     """Of pairs in their order those that join two families (Kruskal), and the families, the largest first."""
-    family, kept = {name: [name] for name in names}, list[Pair]()
-    order = {name: k for k, name in enumerate(family)}
-    for a, b in pairs:
-        if family[a] is not family[b]:
-            kept.append((a, b))
-            joined = family[a] + family[b]
-            family |= dict.fromkeys(joined, joined)
-    unique = {id(members): members for members in family.values()}.values()
-    return kept, tuple(tuple(sorted(m, key=lambda n: order[n])) for m in sorted(unique, key=len, reverse=True))
+    together, kept = Joined(names), list[Pair]()
+    for pair in pairs:
+        if len(together.parts(pair)) == 2:
+            kept.append(pair)
+            together.join(pair)
+    return kept, tuple(map(tuple, sorted(together.groups(), key=len, reverse=True)))
 
 
 def first_of_families(pairs: Iterable[Pair], home: Mapping[str, int]) -> Iterator[Pair]:

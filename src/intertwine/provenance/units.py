@@ -294,8 +294,7 @@ def _resized_axis(axis: Axis, sizes: Sizes) -> Axis:
 
 def _said(sym: Symmetry, left: Sizes, right: Sizes, rows: Rows) -> list[str]:
     """What has another size in the two networks; of heads shapes tell how many only where their size is known."""
-    around = {p for space in sym.spaces for p in space.parents}
-    alike = lambda s: ", if they are of one size" if s in around else ""
+    alike = lambda s: ", if they are of one size" if s in sym.outer else ""
     said = [f"{sym.titles[s]}: {left[s]} in a, {right[s]} in b{alike(s)}" for s in left if left[s] != right[s]]
     more = [f"and so on in {counted(len(said), 'space')}"] if len(said) > _SAID else []
     labels = [f"of another size in b, compared as far as both reach: {listed(rows)}"] if rows else []

@@ -319,8 +319,7 @@ def check_headers(sym: Description, state: Mapping[str, Tensor], names: Iterable
         if headers[name][0] != (size := sym.layouts[name].shape):
             raise ValueError(f"{name} must have shape {size}. Got {headers[name][0]}: another architecture.")
     for name in wanted:
-        leaves = (leaf for block in blocks(sym.layouts[name]) for _, leaf in block.carried)
-        multiplied = any(any(leaf.scale) or any(leaf.sign) or leaf.variance for leaf in leaves)
+        multiplied = any(any(x.scale) or any(x.sign) or x.variance for x in sym.layouts[name].leaves)
         if multiplied and not headers[name][1].is_floating_point:
             found = str(headers[name][1]).removeprefix("torch.")
             raise ValueError(f"{name} must hold real numbers to be moved. Got {found}: convert or dequantise it first.")
@@ -368,7 +367,7 @@ def admissible(sym: Description, g: Transformation, state: Mapping[str, Tensor])
     """
     gainless = {norm.variance for norm in sym.batch_norms if norm.weight is None}
     bounded = [sym.layouts[name] for name in kept_variances(sym, g, state) if name in gainless]
-    for leaf in (leaf for layout in bounded for block in blocks(layout) for _, leaf in block.carried):
+    for leaf in (leaf for layout in bounded for leaf in layout.leaves):
         factor = g[leaf.space].diagonal(leaf)
         if factor is not None:
             g = with_parts(g, leaf.space, scales=torch.where(factor < 1, 0.0, g[leaf.space].scales))

@@ -89,11 +89,40 @@ def blocks(layout: Layout) -> tuple[Block, ...]:
     return tuple(pieces)
 
 
-def carrying(layouts: Mapping[str, Layout], space: str) -> Iterator[tuple[str, Block, int, Leaf]]:
-    """Every dimension that carries a space: the tensor's name, the block, the dimension, and how it carries it."""
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One dimension of one block of a tensor that carries a space."""
+
+    space: Space
+    tensor: str
+    block: Block
+    dim: int
+    leaf: Leaf  # How the dimension carries the space
+
+    @cached_property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions of the space's parents in the block, then its own."""
+        return tuple(parent_dims(self.space, self.dim, self.block.spaces))
+
+    @cached_property
+    def row(self) -> tuple[int, ...]:
+        """Parity of each sign generator of the space on this dimension."""
+        return tuple(e % 2 for e in self.leaf.sign)
+
+    def view(self, block: Tensor) -> Tensor:
+        """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""
+        return unit_rows(block, self.dims)
+
+    def read(self, state: Mapping[str, Tensor]) -> Tensor:
+        """The slices of the units in a network."""
+        return self.view(self.block.read(state[self.tensor]))
+
+
+def carrying(layouts: Mapping[str, Layout], space: Space) -> Iterator[Member]:
+    """Every dimension that carries a space, tensor by tensor."""
     for name, layout in layouts.items():
-        for block in blocks(layout) if space in layout.spaces else ():
-            yield from ((name, block, dim, leaf) for dim, leaf in block.carried if leaf.space == space)
+        for block in blocks(layout) if space.name in layout.spaces else ():
+            yield from (Member(space, name, block, dim, x) for dim, x in block.carried if x.space == space.name)
 
 
 def align(array: Tensor, dims: Sequence[int], ndim: int) -> Tensor:

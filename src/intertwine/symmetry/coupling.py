@@ -24,10 +24,9 @@ def coupled(sym: Symmetry) -> list[list[str]]:
     Two tensors are tied where one scale generator or one basis moves both, or where they belong to one batch norm. So
     the residual stream of a transformer ties every norm's gain to the layers that read it, not one block to another.
     """
-    mixing = {s.name for s in sym.spaces if s.group.mixes}
-    carried = [(n, leaf) for n, layout in sym.layouts.items() for block in blocks(layout) for _, leaf in block.carried]
+    carried = [(n, leaf) for n, layout in sym.layouts.items() for leaf in layout.leaves]
     scales = ((leaf.space, k, name) for name, leaf in carried for k, e in enumerate(leaf.scale) if e)
-    bases = ((leaf.space, -1, name) for name, leaf in carried if leaf.space in mixing and leaf.variance)
+    bases = ((leaf.space, -1, name) for name, leaf in carried if leaf.space in sym.mixing and leaf.variance)
     together = Joined(sym.layouts)
     for norm in sym.batch_norms:
         together.join(n for n in (norm.mean, norm.variance, norm.weight, norm.bias) if n is not None)
@@ -56,14 +55,13 @@ def components(sym: Symmetry, limit: int) -> Components:
     for names in coupled(sym):
         together.join(names)
     carried = sym.carriers
-    outer = {parent for s in sym.spaces for parent in s.parents}
     split: list[Space] = []
 
     def reached(space: Space) -> int:
         return sum(sizes[name] for name in together.around(carried[space.name]))
 
     for space in sorted(sym.spaces, key=reached):
-        alone = not (space.parents or space.group.mixes or space.name in outer)
+        alone = not (space.parents or space.group.mixes or space.name in sym.outer)
         if alone and reached(space) > limit and len(together.parts(carried[space.name])) > 1:
             split.append(space)
         else:
@@ -82,8 +80,8 @@ def components(sym: Symmetry, limit: int) -> Components:
 def _shared_signs(sym: Symmetry, space: Space, together: Joined, names: Iterable[str]) -> tuple[int, ...] | None:
     """Sign generators of a space that act in several components; ``None`` if no tensors without other spaces tell."""
     rows = [
-        (together.root(name), tuple(e % 2 for e in leaf.sign), {*block.spaces} <= {space.name, None})
-        for name, block, _, leaf in carrying({name: sym.layouts[name] for name in names}, space.name)
+        (together.root(m.tensor), m.row, {*m.block.spaces} <= {space.name, None})
+        for m in carrying({name: sym.layouts[name] for name in names}, space)
     ]
     odd = [(k, root) for root, row, _ in rows for k, e in enumerate(row) if e]  # even ones may be left out
     parts = {k: {root for j, root in odd if j == k} for k in range(space.group.signs)}

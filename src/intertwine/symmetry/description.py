@@ -64,13 +64,12 @@ class Description:
     @cached_property
     def titles(self) -> Mapping[str, str]:
         """What people call each space, such as ``"layer 3: MLP units"``, by its name, which equal ones end with."""
-        parents = {parent for space in self.spaces for parent in space.parents}
         heads = (space for space in self.spaces if holds_heads(space, self.layouts))
         shared = {parent for space in heads for parent in space.parents}
         said = {}
         for space in self.spaces:
             shapes = {name: len(self.layouts[name].axes) for name in self.carriers[space.name]}
-            title = _title(space, shapes, space.name in parents)
+            title = _title(space, shapes, space.name in self.outer)
             if shared & {space.name, *space.parents}:
                 title = title.replace("attention heads", "key/value heads with their query heads")
                 title = title.replace("each head:", "each key/value head:")
@@ -82,6 +81,21 @@ class Description:
     def carriers(self) -> Mapping[str, tuple[str, ...]]:
         """For every space the names of the tensors that carry it."""
         return {s.name: tuple(n for n, layout in self.layouts.items() if s.name in layout.spaces) for s in self.spaces}
+
+    @cached_property
+    def outer(self) -> frozenset[str]:
+        """Names of the spaces that others lie inside."""
+        return frozenset(parent for space in self.spaces for parent in space.parents)
+
+    @cached_property
+    def mixing(self) -> frozenset[str]:
+        """Names of the spaces whose units matrices mix."""
+        return frozenset(space.name for space in self.spaces if space.group.mixes)
+
+    @cached_property
+    def statistics(self) -> frozenset[str]:
+        """Names of the means and variances that batch norms have stored."""
+        return frozenset(name for norm in self.batch_norms for name in (norm.mean, norm.variance))
 
     @property
     def unread(self) -> tuple[str, ...]:

@@ -186,7 +186,6 @@ def _randomise(sym: Description, tensors: Mapping[str, Tensor]) -> None:
     """Give distinct entries to every described tensor whose entries are all equal, and to batch-norm statistics."""
     generator = torch.Generator().manual_seed(0)
     variances = {norm.variance for norm in sym.batch_norms}
-    statistics = variances | {norm.mean for norm in sym.batch_norms}
     with torch.no_grad():
         for name in sym.layouts:
             tensor = tensors.get(name)
@@ -195,7 +194,7 @@ def _randomise(sym: Description, tensors: Mapping[str, Tensor]) -> None:
             noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
             if name in variances:
                 tensor.copy_(0.5 + noise)
-            elif name in statistics or bool((tensor == tensor.flatten()[0]).all()):
+            elif name in sym.statistics or bool((tensor == tensor.flatten()[0]).all()):
                 tensor.add_(noise - 0.5)
 
 

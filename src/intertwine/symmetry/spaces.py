@@ -171,9 +171,14 @@ class Layout:
     axes: tuple[Axis, ...]
 
     @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Every leaf by which it carries a space, axis by axis."""
+        return tuple(leaf for axis in self.axes for _, leaf in leaves(axis) if isinstance(leaf, Leaf))
+
+    @cached_property
     def spaces(self) -> frozenset[str]:
         """Names of the spaces that it carries."""
-        return frozenset(spaces_of(self.axes))
+        return frozenset(leaf.space for leaf in self.leaves)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

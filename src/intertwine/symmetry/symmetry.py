@@ -156,8 +156,7 @@ class Symmetry(Description, Result):
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per space."""
-        carried = (leaf for layout in self.layouts.values() for axis in layout.axes for _, leaf in leaves(axis))
-        members = Counter(leaf.space for leaf in carried if isinstance(leaf, Leaf))
+        members = Counter(leaf.space for layout in self.layouts.values() for leaf in layout.leaves)
         return [
             {
                 "space": self.titles[s.name],

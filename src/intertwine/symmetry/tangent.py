@@ -152,8 +152,7 @@ def project(sym: Description, gradient: Mapping[str, Tensor], state: Mapping[str
         RuntimeError: If 2,000 iterations do not suffice.
     """
     tangent = Tangent(sym, state)
-    statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
-    names = [name for name in tangent.weights if name in gradient or name not in statistics]
+    names = [name for name in tangent.weights if name in gradient or name not in sym.statistics]
     for name in names:
         if name not in gradient or gradient[name].shape != state[name].shape:
             raise ValueError(

@@ -106,9 +106,10 @@ def turning(sym: Symmetry, a: State, b: State) -> tuple[Transformation, float]:
     g, least = identity(sym), 1.0
     for space in (s for s in sym.spaces if s.group.is_orthogonal):
         products = list[Tensor]()
-        for name, block, dim, _ in carrying(sym.layouts, space.name):
-            if len(block.carried) == 1 and name in a and name in b and a[name].shape == b[name].shape:
-                u, v = (block.read(t[name]).movedim(dim, -1).reshape(-1, space.size).float() for t in (a, b))
+        for m in carrying(sym.layouts, space):
+            known = m.tensor in a and m.tensor in b and a[m.tensor].shape == b[m.tensor].shape
+            if len(m.block.carried) == 1 and known:
+                u, v = (m.block.read(t[m.tensor]).movedim(m.dim, -1).reshape(-1, space.size).float() for t in (a, b))
                 if len(u) >= space.size:  # fewer rows meet whatever they are
                     products.append(u.mT @ v / (u.norm() * v.norm()).clamp(min=1e-30))
         if products:
@@ -147,7 +148,7 @@ class Balanced:
         """Scales and bases in normal form, and signs of spaces that others lie inside: those are matched without."""
         dtype = next((t.dtype for t in folded.state.values()), torch.float64)
         found = cls(folded, balanced(folded, PRECISION[dtype]))
-        outer = {parent for s in folded.sym.spaces for parent in s.parents}
+        outer = folded.sym.outer
         if any(s.group.signs and s.name in outer for s in folded.sym.spaces):
             found = cls(folded, signing(folded.sym, found.state).restrict(spaces=outer) @ found.to)
         return found

@@ -15,7 +15,7 @@ from ..._io.lazy import State
 from ...groups import Orthogonal, Semidirect, SpaceGroup, Trivial
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform_block
-from ...symmetry.blocks import Block, blocks, carrying, inner_products, parent_dims, unit_rows
+from ...symmetry.blocks import Member, blocks, carrying, inner_products
 from ...symmetry.coupling import narrowed, regrouped
 from ...symmetry.spaces import Layout, Leaf, Space
 from ...symmetry.symmetry import Symmetry
@@ -25,40 +25,9 @@ Row = tuple[int, ...]  # parity of each sign generator of a space
 Both = tuple[Tensor, Tensor]  # of the network that stays, and of the one that moves
 
 
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One dimension of one block of a tensor that carries a space."""
-
-    space: str
-    tensor: str
-    block: Block
-    dim: int
-    dims: tuple[int, ...]  # The dimensions of the space's parents in the block, then ``dim``
-    row: Row  # Parity of each sign generator of the space on this dimension
-
-    @property
-    def leaf(self) -> Leaf:
-        """How the dimension carries the space."""
-        return dict(self.block.carried)[self.dim]
-
-    def view(self, block: Tensor) -> Tensor:
-        """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""
-        return unit_rows(block, self.dims)
-
-    def read(self, state: State) -> Tensor:
-        """The slices of the units in a network."""
-        return self.view(self.block.read(state[self.tensor]))
-
-
 def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
     """For every space the dimensions of blocks that carry it, tensor by tensor."""
-    spaces = {s.name: s for s in sym.spaces}
-
-    def member(name: str, block: Block, dim: int, leaf: Leaf) -> Member:
-        dims = tuple(parent_dims(spaces[leaf.space], dim, block.spaces))
-        return Member(leaf.space, name, block, dim, dims, tuple(e % 2 for e in leaf.sign))
-
-    return {space: tuple(member(*one) for one in carrying(sym.layouts, space)) for space in spaces}
+    return {space.name: tuple(carrying(sym.layouts, space)) for space in sym.spaces}
 
 
 def add_to(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
@@ -144,7 +113,7 @@ class Problem:
         evened = replace(self, a=a, b=b)
         size = 0.1 * max(evened.size, 1e-300) ** 0.5
         for space in ones:
-            leaf = next(leaf for *_, leaf in carrying(self.sym.layouts, space))
+            leaf = next(carrying(self.sym.layouts, self.sym.space(space))).leaf
             layouts[f"ones of {space}"] = Layout((replace(leaf, variance=1),))
             like = next(iter(a.values()))
             a[f"ones of {space}"] = b[f"ones of {space}"] = like.new_full((leaf.size,), size * leaf.size**-0.5)
@@ -184,9 +153,7 @@ def within(g: Transformation, sym: Symmetry) -> Transformation:
 
 def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
     """What is left to search in balanced coordinates: no scales, rotations for bases, no statistics of batch norms."""
-    statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
-    linear = {s.name for s in sym.spaces if s.group.mixes} if "linear" in kinds else set()
-
+    linear = sym.mixing if "linear" in kinds else frozenset()
     signs = None if "sign" in kinds else 0
 
     def group(s: Space) -> SpaceGroup:
@@ -195,14 +162,13 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
         return s.group.reduced(permutes="permutation" in kinds, scales=0, signs=signs, mixes=False)
 
     groups = {s.name: group(s) for s in sym.spaces}
-    weights = narrowed(sym, sym.layouts.keys() - statistics)
+    weights = narrowed(sym, sym.layouts.keys() - sym.statistics)
     return replace(regrouped(weights, groups, lambda leaf: unscaled(leaf, groups[leaf.space])), batch_norms=())
 
 
 def single_spaces(sym: Symmetry) -> list[Space]:
     """Spaces whose units change places one by one: none lies in or around them, and no basis mixes them."""
-    outer = {parent for s in sym.spaces for parent in s.parents}
-    whole = [s for s in sym.spaces if not s.parents and s.name not in outer]
+    whole = [s for s in sym.spaces if not s.parents and s.name not in sym.outer]
     return [s for s in whole if s.group.permutes and not s.group.mixes]
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from torch import zeros
 
+from ..._nested import by_key
 from .terms import (
     Axis,
     ConflictError,
@@ -188,10 +189,7 @@ def _cut_of(view: View, dim: int, start: int, step: int, count: int) -> View:
 def sink_slices(roots: Sequence[Term]) -> None:
     """Put slices before operations of which one slice is all that is used, in place: the norm of one token."""
     order = ordered(roots)
-    users: dict[int, list[Term]] = {}
-    for t in order:
-        for operand in t.operands:
-            users.setdefault(id(operand.term), []).append(t)
+    users = by_key((id(operand.term), t) for t in order for operand in t.operands)
     kept, slicer = {id(t) for t in roots}, Slicer()
     for old in reversed(order):
         cuts = [*{id(t): t for t in users.get(id(old), ())}.values()]

@@ -208,12 +208,11 @@ def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, 
 
     Those that were changed blur the scales fitted to all; no element makes equal what its own scales leave apart.
     """
-    mixing = {s.name for s in a.sym.spaces if s.group.mixes}
     near, telling = list[int](), list[int]()
     for name, t in found.tensors.items():
         alone = narrowed(a.sym, [name])
         same, tells = t.distance < _NEAR, t.size >= _FITTED * alone.dim  # else scales of its own fit it whatever it is
-        if t.informative and t.distance < 1 and not mixing & a.sym.layouts[name].spaces:
+        if t.informative and t.distance < 1 and not a.sym.mixing & a.sym.layouts[name].spaces:
             fit = Fit(replace(a, sym=alone), b, g)
             for _ in range(_TURNS if tells else 0):
                 fit.each_space()

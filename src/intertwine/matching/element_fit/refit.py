@@ -10,13 +10,13 @@ from ..._nested import by_key
 from ...groups import Element
 from ...groups.dense import polar_factor
 from ...symmetry.action import multiply, transform
-from ...symmetry.blocks import Block, blocks, inner_products
+from ...symmetry.blocks import Block, Member, inner_products
 from ...symmetry.gauge.canonical import Folded
 from ...symmetry.gauge.scales import Key, LogScales
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..coordinates.problem import Member, members
+from ..coordinates.problem import members
 from ..judgement.deviation import gap
 
 _CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit
@@ -44,8 +44,7 @@ class Fit:
         free = (s for s in a.sym.spaces if s.group.scales or s.group.mixes)
         self._spaces = [s for s in free if self._members[s.name]]
         self._still = identity(a.sym)
-        leaves = {n: [leaf for block in blocks(x) for _, leaf in block.carried] for n, x in a.sym.layouts.items()}
-        moving = {n: a.sym.layouts[n] for n, some in leaves.items() if any(any(x.scale) or x.variance for x in some)}
+        moving = {n: x for n, x in a.sym.layouts.items() if any(any(y.scale) or y.variance for y in x.leaves)}
         # the tensors that scales or matrices move, moved by ``g``, the element so far; the others are not held
         self.near = {name: transform(a.state[name], layout, g) for name, layout in moving.items()}
         self._joint = LogScales(a.sym, self.near, bases=False)  # heads take up at once what bases would step by step
@@ -233,7 +232,7 @@ class _System:
             gaps.append((theirs - ours).flatten())
             self._terms.append([(m, 1.0, ours) if m.leaf.variance == 1 else (m, -1.0, theirs) for m in some])
             for m, sign, x in self._terms[-1]:
-                here = forms.setdefault(m.space, [torch.zeros(()), torch.zeros(())])
+                here = forms.setdefault(m.space.name, [torch.zeros(()), torch.zeros(())])
                 here[sign < 0] = here[sign < 0] + m.view(x) @ m.view(x).mT
         self.gaps = torch.cat(gaps)
         # bases and scales in which a space's own equations are the identity on all that it moves
@@ -252,6 +251,7 @@ class _System:
         """What every entry changes by."""
         steps, found = self.matrices(unknowns), []
         for some in self._terms:
-            turned = [s * multiply(x, steps[m.space] if s > 0 else steps[m.space].mT, [*m.dims]) for m, s, x in some]
+            own = ((steps[m.space.name], m, s, x) for m, s, x in some)
+            turned = [s * multiply(x, step if s > 0 else step.mT, [*m.dims]) for step, m, s, x in own]
             found.append(torch.stack(turned).sum(0).flatten())
         return torch.cat(found)

@@ -48,17 +48,14 @@ class UnitMatch(NamedTuple):
 
 def monomial(sym: Symmetry) -> Symmetry:
     """The symmetry left in normal bases: permutations, a sign per unit; what neither moves nor holds units is fixed."""
-    linear = {s.name for s in sym.spaces if s.group.mixes}
-    outer = {parent for s in sym.spaces for parent in s.parents}
-
     basis = lambda s: Trivial(s.size) if s.group.turns else SignedPermutation(s.size)
-    groups = {s.name: basis(s) if s.name in linear else s.group.reduced(scales=0) for s in sym.spaces}
-    still = {name for name, group in groups.items() if not group.permutes and not group.signs and name not in outer}
+    groups = {s.name: basis(s) if s.group.mixes else s.group.reduced(scales=0) for s in sym.spaces}
+    still = {n for n, group in groups.items() if not group.permutes and not group.signs and n not in sym.outer}
 
     def leaf(old: Leaf) -> Leaf | Fixed:
         if old.space in still:
             return Fixed(old.size, "neither permuted nor flipped")
-        return replace(old, scale=(), sign=(1,) if old.space in linear else old.sign, variance=0)
+        return replace(old, scale=(), sign=(1,) if old.space in sym.mixing else old.sign, variance=0)
 
     return regrouped(sym, groups, leaf)
 
@@ -165,12 +162,12 @@ def _residual(match: UnitMatch) -> float:
 def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
     g, left = identity(a.sym), distance(a.folded.state, b.folded.state)
-    chain, linear = chained(a.sym), [s.name for s in a.sym.spaces if s.group.mixes]
-    alone = chain and len(linear) == len(a.sym.spaces)  # no units to match first
+    chain = chained(a.sym)
+    alone = chain and len(a.sym.mixing) == len(a.sym.spaces)  # no units to match first
     found, residual = _joined(a, b, g, left) if alone else (g, left)
     if residual <= _ROUNDED:
         return found, residual
-    units = match_units(monomial(a.sym), a.state, b.state, ordered=linear)  # by singular values
+    units = match_units(monomial(a.sym), a.state, b.state, ordered=a.sym.mixing)  # by singular values
     a.forget()  # not read while scales and bases are fitted, which takes the most memory
     give_back()
     if units.residual <= left:  # else merged in place: balancing only blurs what the units share

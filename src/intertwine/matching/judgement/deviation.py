@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..._io.lazy import State
 from ...symmetry.action import transform
-from ...symmetry.blocks import blocks
 from ...symmetry.coupling import narrowed
 from ...symmetry.gauge.canonical import Folded
 from ...symmetry.symmetry import Symmetry
@@ -115,7 +114,6 @@ def deviation(
     ``rounded`` tensors hold numbers of half precision in one of the networks. Where these are components of networks
     (``joined``), ``count`` is the number of weights of those.
     """
-    linear = {s.name for s in a.sym.spaces if s.group.mixes}
     finest = "float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32"
     kept = above_quantile(sum(b.state[name].numel() for name in b.sym.layouts) if count is None else count)
     moved_by = lambda name: transform(a.state[name], a.sym.layouts[name], g)
@@ -126,7 +124,7 @@ def deviation(
         near, right = moved_by(name), meets(moved_by, b, name)
         distance = apart(near, b, name, right)
         # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
-        mixed = any(space in linear for block in blocks(layout) for space in block.spaces)
+        mixed = bool(layout.spaces & a.sym.mixing)
         some = above_quantile(right.numel(), _OF_ONE)
         ratios, edit = _largest(near, right, b.size(name), mixed, max(some, kept))
         tensors[name] = TensorDeviation(

@@ -245,8 +245,7 @@ def _waiting(kept: Costs, generator: torch.Generator | None, nested_first: bool)
     if generator is not None:
         order = [spaces[index] for index in torch.randperm(len(spaces), generator=generator).tolist()]
     if nested_first:
-        outer = {parent for s in spaces for parent in s.parents}
-        order.sort(key=lambda s: s.name not in outer)
+        order.sort(key=lambda s: s.name not in kept.problem.sym.outer)
     for space in order:
         if space.name in kept.dirty:
             kept.dirty.discard(space.name)

@@ -51,10 +51,10 @@ def of_element(stated: Problem, g: Transformation) -> Soft:
 
 def barycentre(stated: Problem) -> Soft:
     """The mean of all elements; spaces that are not permuted start at the identity."""
-    spaces = {s.name: s for s in stated.sym.spaces}
     found = of_element(stated, identity(stated.sym))
     for (name, row), matrix in found.items():
-        if spaces[name].group.permutes and not spaces[name].group.mixes:
+        group = stated.sym.space(name).group
+        if group.permutes and not group.mixes:
             found[name, row] = torch.full_like(matrix, (not any(row)) / matrix.shape[-1])
     return found
 
@@ -72,7 +72,7 @@ def moved_softly(stated: Problem, soft: Mapping[tuple[str, Row], Tensor]) -> dic
     for (name, block), moving in members.items():
         piece = block.read(stated.b[name])
         for m in moving:
-            piece = multiply(piece, soft[m.space, m.row], list(m.dims))
+            piece = multiply(piece, soft[m.space.name, m.row], list(m.dims))
         partial = any(rows is not None for rows in block.rows)
         found[name] = block.write(found[name].clone() if partial else found[name], piece)
     return found
@@ -267,10 +267,9 @@ class _FixedPoint(torch.autograd.Function):
 
 def _first_scores(stated: Problem, generator: torch.Generator) -> dict[tuple[str, Row | str], Tensor]:
     """Scores of assignments, of the signs of every pattern of parities, and of rotations."""
-    spaces = {s.name: s for s in stated.sym.spaces}
     found: dict[tuple[str, Row | str], Tensor] = {}
     for (name, row), matrix in of_element(stated, identity(stated.sym)).items():
-        group = spaces[name].group
+        group = stated.sym.space(name).group
         plain: list[Row | str] = [*(["assignment"] if group.permutes else []), *([row] if any(row) else [])]
         for kind in ["rotation"] if group.mixes else plain:
             noise = torch.randn(matrix.shape, generator=generator, dtype=torch.float64)

@@ -16,7 +16,7 @@ from ...features import Point, layers, tap
 from ...features.batches import head, peek, size
 from ...features.moments import CrossMoments
 from ...symmetry.action import admissible, tensors_of, transform
-from ...symmetry.blocks import carrying, map_leaves, parent_dims, summed
+from ...symmetry.blocks import carrying, map_leaves
 from ...symmetry.gauge.canonical import fold
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, axis_size, spaces_of
 from ...symmetry.symmetry import Symmetry
@@ -230,12 +230,11 @@ def _scales(
     for space in sym.spaces:
         if space.group.scales and not space.group.mixes:
             terms = []
-            for name, block, dim, leaf in carrying(layouts, space.name):
-                dims = parent_dims(space, dim, block.spaces)
-                one, other = (summed(block.read(x[name]), dims) for x in (ours, theirs))
+            for m in carrying(layouts, space):
+                one, other = (m.read(x).sum(-1) for x in (ours, theirs))
                 usable = (one > 0) & (other > 0)
                 ratio = torch.where(usable, (one / other.clamp_min(1e-300)).clamp_min(1e-300).log() / 2, 0.0)
-                terms.append((leaf, usable, ratio))
+                terms.append((m.leaf, usable, ratio))
             start = with_parts(start, space.name, scales=log_scales(start[space.name], terms).contiguous())
     return start
 

@@ -18,12 +18,13 @@ from torch import Tensor
 from ...groups import SpaceGroup, assign
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform, transform_block
+from ...symmetry.blocks import Member
 from ...symmetry.coupling import narrowed
 from ...symmetry.detection.equations import BinarySpan, word_of
 from ...symmetry.gauge.signs import signing, solve_signs
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
-from ..coordinates.problem import Both, Member, Problem, Row, add_to, single_spaces
+from ..coordinates.problem import Both, Problem, Row, add_to, single_spaces
 from ..costs import Costs, paired, sketched
 
 _TABLE = 1 << 20  # gains of several combinations that are held at a time
@@ -253,7 +254,7 @@ def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[s
 
 def profiles_of(stated: Problem, space: str) -> Iterator[Both]:
     """Profiles of all units of a space, sketched block by block; their squared distances add up."""
-    linear = {s.name for s in stated.sym.spaces if s.group.mixes}
+    linear = stated.sym.mixing
     still = {s.name for s in stated.sym.spaces if not s.group.permutes} - linear  # units in place, up to signs
     for m in stated.members[space]:
         if not linear & set(m.block.spaces):
@@ -261,7 +262,7 @@ def profiles_of(stated: Problem, space: str) -> Iterator[Both]:
 
 
 def _of_member(stated: Problem, m: Member, still: set[str]) -> Iterator[Both]:
-    """Profiles in one block, slab by slab."""
+    """Profiles in one block, slab by slab: a function, so that nothing of it is held while the next one is read."""
     units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
     kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= _KERNEL
     entries = None if units else prod(m.block.shape) // m.block.shape[m.dim]

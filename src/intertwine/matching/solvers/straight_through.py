@@ -116,7 +116,7 @@ class Mixture:
         self._ends: tuple[float, float] | None = None
         self.sym: Symmetry = networks.sym
         self.a = tensors_of(self.net)  # by name, of which some are mixed
-        names = set(self.sym.layouts) - {n for norm in self.sym.batch_norms for n in (norm.mean, norm.variance)}
+        names = self.sym.layouts.keys() - self.sym.statistics
         self.b = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in names}
 
     def __call__(self, near: State, batch: Any, ratio: float = 0.5) -> Any:

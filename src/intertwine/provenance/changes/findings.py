@@ -92,7 +92,7 @@ def _confined(moved: Some, compared: Some, sym: Symmetry) -> Iterator[Finding]:
 
 def _roles(c: TensorChange, sym: Symmetry) -> set[str]:
     """What a tensor is for."""
-    if c.name in {n for norm in sym.batch_norms for n in (norm.mean, norm.variance)}:
+    if c.name in sym.statistics:
         return {"statistics"}
     found = {"bias" if c.name.endswith("bias") else "gain"} if len(c.shape) <= 1 else set()
     head = any(f.tensor == c.name and f.axis == 0 and f.reason.startswith("output") for f in sym.fixed)

@@ -19,7 +19,7 @@ from ...matching.element_fit.refit import Fit
 from ...matching.element_fit.units import match_units
 from ...matching.judgement.deviation import PRECISIONS, apart, constant, meets
 from ...symmetry.action import transform
-from ...symmetry.blocks import blocks, summed
+from ...symmetry.blocks import summed
 from ...symmetry.coupling import regrouped, restricted
 from ...symmetry.gauge.canonical import Folded, check_weights, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
@@ -292,7 +292,7 @@ def _left_by(pair: FoldedPair, g: Transformation, space: str, part: _Part) -> tu
     sums: dict[bool, tuple[int, float]] = {}
     moved: dict[str, bool] = {}
     for name, layout in pair.a.sym.layouts.items():
-        signs = {x > 0 for block in blocks(layout) for _, leaf in block.carried if (x := _exponent(leaf, space, part))}
+        signs = {x > 0 for leaf in layout.leaves if (x := _exponent(leaf, space, part))}
         if not signs:
             continue
         near, far = (pair.near(name, h) for h in (g, without))

@@ -17,6 +17,7 @@ from .axis_terms import Axis, Flat, Ordered, Segments, Slot, Value, inverse, slo
 from .engine import Engine
 from .parents import always_siblings, beside, demands, dependences, fix_unseen
 from .rules.unit_indices import origins
+from .unification import spans
 
 _ZERO = Fraction(0)
 _Ranges = tuple[tuple[int, int], ...]
@@ -303,14 +304,11 @@ class Writer:
         if isinstance(factor, Flat):
             return self._fixed(name, dim, factor.size, "empty")
         pieces: list[tuple[public.Axis, dict[int | None, _Ranges]]] = []  # with the rows of each space merged into one
-        at = 0
         places = inverse(factor.order) if isinstance(factor, Ordered) else ()
-        for part in factor.parts:
+        for at, end, part in spans(factor.parts):
             axis = self._axis(name, dim, part) if part else self._fixed(name, dim, 1, "size 1")
-            size = public.axis_size(axis)
-            rows = tuple((i, i + 1) for i in places[at : at + size]) or ((at, at + size),)
-            at += size
-            own = part[0].space if isinstance(axis, public.Leaf) else None
+            rows = tuple((i, i + 1) for i in places[at:end]) or ((at, end),)
+            own = next(slots(part)).space if isinstance(axis, public.Leaf) else None
             alike = lambda other, axis=axis: isinstance(axis, public.Leaf) and getattr(other, "space", "") == axis.space
             begun = (ranges for other, ranges in pieces if alike(other) and own not in ranges)
             if (ranges := next(begun, None)) is None:

@@ -4,9 +4,9 @@ Where the forms differ, spaces split until they agree; where they cannot agree, 
 fixes what is involved.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 from .axis_terms import (
     Axis,
@@ -69,6 +69,14 @@ def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
             b = (*_split_factor(pool, y, x.size), *b[1:])
 
 
+def spans(parts: Iterable[Axis]) -> Iterator[tuple[int, int, Axis]]:
+    """Axes that are put together, each with the rows ``start:stop`` that it is of the whole."""
+    stop = 0
+    for part in parts:
+        start, stop = stop, stop + axis_size(part)
+        yield start, stop, part
+
+
 def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
     """The rows ``start:stop`` of an axis."""
     axis = pool.resolve(axis)
@@ -91,13 +99,11 @@ def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
         alone = len(head.parts) == 1
         some = slice_axis(pool, _opened(pool, head), start, stop) if alone else take(pool, (head,), range(start, stop))
         return pool.resolve((*some, *rest))
-    pieces, at = [], 0
-    for part in head.parts:
-        size = axis_size(part)
-        low, high = max(start - at, 0), min(stop - at, size)
+    pieces = []
+    for at, end, part in spans(head.parts):
+        low, high = max(start, at), min(stop, end)
         if low < high:
-            pieces.append(slice_axis(pool, part, low, high))
-        at += size
+            pieces.append(slice_axis(pool, part, low - at, high - at))
     return pool.resolve((*segments(pieces), *rest))
 
 
@@ -120,11 +126,11 @@ def take(pool: Pool, axis: Axis, rows: Sequence[int]) -> Axis:
     if isinstance(axis[0], Slot):
         pool.expand(axis[0].space, "order", (*rows, *sorted({*range(axis[0].size)} - {*rows})))
         return take(pool, axis, rows)
-    pieces, taken, at = [], list[int](), 0
-    for part in concatenated(axis):
-        own = [k for k in rows if at <= k < at + axis_size(part)]
+    pieces, taken = [], list[int]()
+    for at, end, part in spans(concatenated(axis)):
+        own = [k for k in rows if at <= k < end]
         pieces += [take(pool, part, [k - at for k in own])] if own else []
-        taken, at = [*taken, *own], at + axis_size(part)
+        taken += own
     place = {k: i for i, k in enumerate(taken)}
     return rearranged(segments(pieces), [place[k] for k in rows])
 
@@ -215,10 +221,8 @@ def _rearranged(pool: Pool, x: Ordered, y: Factor, pair: Pair) -> Axis:
             raise Misfit  # which of the rows are units of the other, the rearrangement does not say
         pool.clashes += [(x,), (y,)]
         return bare((x,))
-    place, at, found = inverse(x.order), 0, list[Axis]()
-    for part in x.parts:
-        rows = place[at : at + axis_size(part)]
-        found, at = [*found, zip_axes(pool, part, take(pool, (y,), rows), pair)], at + len(rows)
+    place = inverse(x.order)
+    found = [zip_axes(pool, part, take(pool, (y,), place[at:end]), pair) for at, end, part in spans(x.parts)]
     return rearranged(segments(found), x.order)
 
 
@@ -233,15 +237,11 @@ def _opened(pool: Pool, factor: Ordered) -> Axis:
     factors = transposition(factor.order)
     if factors is None:
         raise Misfit
-    pieces = split_axis(pool, inner, factors[0], _alike, _apart)
+    pieces = split_axis(pool, inner, factors[0], _misfit, _misfit)
     return pool.resolve(tuple(f for dim in factors[1] for f in pieces[dim]))
 
 
-def _alike(x: Slot | Flat, y: Slot | Flat) -> Factor:
-    raise Misfit
-
-
-def _apart(count: int) -> Axis:
+def _misfit(*_: object) -> NoReturn:
     raise Misfit
 
 

@@ -251,9 +251,7 @@ def misfits(model: nn.Module) -> list[str]:
 def shapes(model: nn.Module) -> Shapes:
     """Shapes of a model's tensors, and which are tied."""
     state = model.state_dict(keep_vars=True)
-    tied: dict[int, set[str]] = {}
-    for name, tensor in state.items():
-        tied.setdefault(id(tensor), set()).add(name)
+    tied = by_key((id(tensor), name) for name, tensor in state.items())
     return {name: (tuple(tensor.shape), frozenset(tied[id(tensor)])) for name, tensor in state.items()}
 
 

@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from ..action import multiply
-from ..blocks import Block, align, blocks, carrying, parent_dims, unit_rows
-from ..spaces import Fixed, Leaf, Space
+from ..blocks import Member, align, blocks, carrying, parent_dims
+from ..spaces import Fixed, Space
 from ..symmetry import Symmetry
 
 _RANK = 1e-9  # smallest singular value, relative to the largest, that still counts in float64
 _SEEN = 1e-7  # smallest norm along a unit of a normal basis, relative to the largest, that is not rounding
 _GOLDEN = 0.6180339887498949
 
-_Member = tuple[str, Block, int, Leaf]
 _Roots = dict[tuple[str, int], Tensor]
 _Kept = dict[tuple[str, int], tuple[list[Tensor], Tensor]]
 
@@ -95,7 +94,7 @@ def undetermined(sym: Symmetry, state: Mapping[str, Tensor], rank: float = _RANK
 
 def orthogonal_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:
     """The rotation ``(p..., n, n)`` onto the eigenvectors of ``X X^T``, ``X`` the slices of an O(n) space, if any."""
-    x = _joined(_slices(state, m, space, {}, {}, 1.0) for m in _members(sym, state, space.name))
+    x = _joined(_slices(state, m, {}, {}, 1.0) for m in _members(sym, state, space))
     if x is None:
         return None
     u, s, _ = torch.linalg.svd(x, full_matrices=False)
@@ -109,21 +108,21 @@ def _roots(
     sym: Symmetry, state: Mapping[str, Tensor], general: Mapping[str, Space], power: float, kept: _Kept | None = None
 ) -> _Roots:
     """For each space and variance a root ``R (p..., r, n)`` of the form ``R^T R`` of the slices of that variance."""
-    members = {name: list(_members(sym, state, name)) for name in general}
+    members = {name: list(_members(sym, state, space)) for name, space in general.items()}
     roots: _Roots = {}
     for _ in range(len(general) + 1):
         known = len(roots)
         for variance, order in ((1, list(general)), (-1, list(general)[::-1])):
             for name in order:
-                chosen = [m for m in members[name] if m[3].variance == variance]
-                tensors = [state[m[0]] for m in chosen]
+                chosen = [m for m in members[name] if m.leaf.variance == variance]
+                tensors = [state[m.tensor] for m in chosen]
                 before, root = (kept or {}).get((name, variance), ([], None))
                 if root is None or not all(map(torch.equal, tensors, before)):
-                    x = _joined(_slices(state, m, general[name], general, roots, power) for m in chosen)
+                    x = _joined(_slices(state, m, general, roots, power) for m in chosen)
                     root = None if x is None else torch.linalg.qr(x.mT, mode="r").R
                 if root is not None:
                     roots[name, variance] = root
-                    others = (leaf for m in chosen for d, leaf in m[1].carried if d != m[2])
+                    others = (leaf for m in chosen for d, leaf in m.block.carried if d != m.dim)
                     if kept is not None and not any(leaf.space in general and leaf.variance for leaf in others):
                         kept[name, variance] = tensors, root  # it is read through no other form
         if len(roots) == known:  # this round saw every form
@@ -131,8 +130,8 @@ def _roots(
     return roots
 
 
-def _members(sym: Symmetry, state: Mapping[str, Tensor], space: str) -> Iterator[_Member]:
-    return (m for m in carrying(sym.layouts, space) if m[0] in state and m[3].variance)
+def _members(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Iterator[Member]:
+    return (m for m in carrying(sym.layouts, space) if m.tensor in state and m.leaf.variance)
 
 
 def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
@@ -141,27 +140,21 @@ def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
 
 
 def _slices(
-    state: Mapping[str, Tensor],
-    member: _Member,
-    space: Space,
-    general: Mapping[str, Space],
-    roots: _Roots,
-    power: float,
+    state: Mapping[str, Tensor], m: Member, general: Mapping[str, Space], roots: _Roots, power: float
 ) -> Tensor | None:
     """A tensor as ``(p..., n, rest)``, other linear axes read through their forms; ``None`` where one is unknown."""
-    name, block, dim, _ = member
-    x = block.read(state[name]).double()
-    if not set(space.parents) <= set(block.spaces):
+    x = m.block.read(state[m.tensor]).double()
+    if not set(m.space.parents) <= set(m.block.spaces):
         return None
-    for d, leaf in enumerate(block.leaves):
+    for d, leaf in enumerate(m.block.leaves):
         if isinstance(leaf, Fixed):
             x = x * align(_weights(leaf.size, power), [d], x.ndim)
-        elif d != dim and leaf.space in general and leaf.variance:
+        elif d != m.dim and leaf.space in general and leaf.variance:
             root = roots.get((leaf.space, -leaf.variance))
             if root is None:
                 return None
-            x = multiply(x, root, parent_dims(general[leaf.space], d, block.spaces))
-    return unit_rows(x, parent_dims(space, dim, block.spaces))
+            x = multiply(x, root, parent_dims(general[leaf.space], d, m.block.spaces))
+    return m.view(x)
 
 
 def _weights(size: int, power: float) -> Tensor:
@@ -186,14 +179,13 @@ def _second(
     sym: Symmetry, state: Mapping[str, Tensor], space: Space, variance: int, general: Mapping[str, Space], roots: _Roots
 ) -> list[tuple[Tensor, Tensor]]:
     """Slices ``(n, R)`` of one variance with other weights along fixed axes, and 1 for slices of single units."""
-    rotated = {s.name for s in sym.spaces if s.group.mixes}
     found, single = [], []
-    for m in _members(sym, state, space.name):
-        x = _slices(state, m, space, general, roots, 2.0) if m[3].variance == variance else None
+    for m in _members(sym, state, space):
+        x = _slices(state, m, general, roots, 2.0) if m.leaf.variance == variance else None
         if x is not None:
-            others = {s for d, s in enumerate(m[1].spaces) if d != m[2]}
+            others = {s for d, s in enumerate(m.block.spaces) if d != m.dim}
             found.append(x)
-            single.append(torch.full(x.shape[-1:], float(not others & rotated), dtype=torch.float64))
+            single.append(torch.full(x.shape[-1:], float(not others & sym.mixing), dtype=torch.float64))
     return [(x, torch.cat(single)) for x in _heads(torch.cat(found, -1))]
 
 

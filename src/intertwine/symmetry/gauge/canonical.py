@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
 from ..action import moved, rewritable, tensors_of, write
-from ..blocks import carrying, parent_dims, unit_rows
+from ..blocks import carrying
 from ..coupling import coupled, restricted
 from ..find import symmetries
-from ..spaces import Axis, BatchNormTensors, Layout, Leaf, Part, Product, Space, Sum
+from ..spaces import Axis, BatchNormTensors, Layout, Leaf, Part, Product, Sum
 from ..symmetry import Symmetry
 from ..tangent import project
 from ..transformation import Transformation, element, identity, with_parts
@@ -271,9 +271,10 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[st
         if not space.group.permutes or space.size < 2 or space.group.mixes or space.name in ordered:
             continue
         key = torch.zeros(g[space.name].permutation.shape, dtype=torch.float64)
-        for _, x, _ in slices(sym, state, space):
-            sizes = x.abs()
-            key += (sizes * sizes.sqrt()).sum(-1)
+        for m in carrying(sym.layouts, space):
+            if m.tensor in state:
+                sizes = m.read(state).abs()
+                key += (sizes * sizes.sqrt()).sum(-1)
         settled = key[..., 1:] >= key[..., :-1] - _SETTLED * key.abs().amax().clamp_min(1e-300)
         if not bool(settled.all()):
             g = with_parts(g, space.name, permutation=key.argsort(dim=-1, stable=True))
@@ -282,16 +283,6 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[st
         if space.parents:
             g = Transformation({**g.elements, space.name: g[space.name].reindexed(g.elements)})
     return g
-
-
-def slices(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> list[tuple[str, Tensor, Leaf]]:
-    """Every tensor that carries a space, as ``(p..., n, rest)``, with the leaf that says how it transforms."""
-    found = []
-    for name, block, dim, leaf in carrying(sym.layouts, space.name):
-        if name in state:
-            dims = parent_dims(space, dim, block.spaces)
-            found.append((name, unit_rows(block.read(state[name]), dims), leaf))
-    return found
 
 
 def _near(a: Tensor, b: Tensor) -> bool:

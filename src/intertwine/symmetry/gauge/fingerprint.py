@@ -97,12 +97,11 @@ def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> Tensor:
 def _sums(
     name: str, tensor: Tensor, pieces: tuple[Block, ...], sym: Symmetry, seen: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    linear = {s.name for s in sym.spaces if s.group.mixes}
     generator = _generator(name)
     first, second, squares = torch.zeros(3, dtype=torch.float64)
     for block in pieces:
         x = block.read(tensor)
-        free = any(isinstance(f, Leaf) and (f.space in linear or any(e % 2 for e in f.sign)) for f in block.leaves)
+        free = any(isinstance(f, Leaf) and (f.space in sym.mixing or any(e % 2 for e in f.sign)) for f in block.leaves)
         weights = torch.ones((), dtype=torch.float64)
         for dim, leaf in enumerate(block.leaves):
             if isinstance(leaf, Fixed) and leaf.size > 1:

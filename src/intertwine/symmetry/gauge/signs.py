@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...groups import Semidirect, SignedPermutation
 from ..action import moved
-from ..blocks import Block, blocks, parent_dims, unit_rows
+from ..blocks import Member, align, blocks, carrying, parent_dims, unit_rows
 from ..detection.equations import BinarySpan, word_of
 from ..spaces import Space
 from ..symmetry import Symmetry
@@ -30,20 +30,17 @@ _PIECE = 1 << 22  # entries whose powers are taken at once
 
 @dataclass(frozen=True)
 class Witness:
-    """One dimension of a block that carries a space."""
+    """One dimension of a block whose odd statistic tells signs of the space that it carries."""
 
-    name: str  # Name of the tensor
-    block: Block  # Where the block is in it
-    dim: int  # The block's dimension that carries the space
+    member: Member  # The dimension
     row: tuple[int, ...]  # For each sign of the space whether it flips the block's statistic
     tells: Tensor  # Units whose slice is not zero, ``(p..., n)``; the statistic of the others would be rounding
     # Other spaces of the block whose signs flip the statistic too; the space itself where it comes twice
     others: frozenset[str]
 
-    def bits(self, state: Mapping[str, Tensor], space: Space, power: int) -> Tensor:
+    def bits(self, state: Mapping[str, Tensor], power: int) -> Tensor:
         """Units ``(p..., n)`` whose statistic is negative."""
-        dims = parent_dims(space, self.dim, self.block.spaces)
-        return odd_statistic(self.block.read(state[self.name]), dims, power) < 0
+        return odd_statistic(self.member.read(state), power) < 0
 
 
 def signed_spaces(sym: Symmetry) -> list[Space]:
@@ -60,17 +57,15 @@ def witnesses(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, list[Witn
     """
     signed = {s.name: s for s in signed_spaces(sym)}
     found: dict[str, list[Witness]] = {name: [] for name in signed}
-    needed = {name: _needed(sym, space) for name, space in signed.items()}
-    for name, layout in sym.layouts.items():
-        for block in blocks(layout) if name in state else ():
-            for dim, s in enumerate(block.spaces):
-                if s in signed:
-                    row = tuple(a * b for a, b in zip(parities(block.leaves[dim], signed[s]), needed[s]))
-                    if any(row):
-                        norms = odd_statistic(block.read(state[name]), parent_dims(signed[s], dim, block.spaces), 2)
-                        tells = norms > _SEEN**2 * norms.max()
-                        others = frozenset(o for d, o in enumerate(block.spaces) if o in signed and d != dim)
-                        found[s].append(Witness(name, block, dim, row, tells, others))
+    for name, space in signed.items():
+        needed = _needed(sym, space)
+        for m in carrying(sym.layouts, space):
+            row = tuple(a * b for a, b in zip(parities(m.leaf, space), needed))
+            if m.tensor in state and any(row):
+                norms = odd_statistic(m.read(state), 2)
+                tells = norms > _SEEN**2 * norms.max()
+                others = frozenset(o for d, o in enumerate(m.block.spaces) if o in signed and d != m.dim)
+                found[name].append(Witness(m, row, tells, others))
     return found
 
 
@@ -79,11 +74,10 @@ def parities(leaf: object, space: Space) -> tuple[int, ...]:
     return (1,) if space.group.mixes else tuple(e % 2 for e in leaf.sign)  # type: ignore[attr-defined]
 
 
-def odd_statistic(x: Tensor, dims: list[int], power: int) -> Tensor:
-    """Sums of a power of the entries over all dimensions but some, which come first in the order given."""
-    y = unit_rows(x, dims)
-    some = max(1, _PIECE * y.shape[-2] // max(y.numel(), 1))  # units at a time
-    return torch.cat([z.pow(power).sum(-1) for z in y.split(some, -2)], -1)
+def odd_statistic(x: Tensor, power: int) -> Tensor:
+    """Sums of a power of the entries of every unit's slice, ``(p..., n, rest)``."""
+    some = max(1, _PIECE * x.shape[-2] // max(x.numel(), 1))  # units at a time
+    return torch.cat([y.pow(power).sum(-1) for y in x.split(some, -2)], -1)
 
 
 def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
@@ -115,7 +109,7 @@ def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Trans
         group = [ready] if ready else _connected(found, waiting)
         apart = bool(ready) or sum(s.group.signs * sym.unit_shape(s).numel() for s in group) > _MOST_BITS
         group = group[:1] if apart else group
-        current = {**state, **moved(sym, g, state, {w.name for s in group for w in found[s.name]})}
+        current = {**state, **moved(sym, g, state, {w.member.tensor for s in group for w in found[s.name]})}
         if apart:
             space = group[0]
             flips = {space.name: _alone(sym, current, space, found[space.name], waiting, power)}
@@ -172,7 +166,7 @@ def _alone(
         chosen = [i for i, tells in enumerate(pattern) if tells and span.add(word_of(found[i].row))]
         for i in chosen:
             if i not in negative:
-                negative[i] = found[i].bits(state, space, power).flatten()
+                negative[i] = found[i].bits(state, power).flatten()
         here = unit == p
         bits = [negative[i][here] for i in chosen]
         signs[:, here] = solve_signs(
@@ -209,15 +203,13 @@ def _equations(
             kept = sorted({d for need in dims.values() for d in need})
             if not places:
                 continue
-            t = odd_statistic(block.read(state[name]), kept, power)
-            grid = torch.meshgrid(*(torch.arange(n) for n in t.shape), indexing="ij")
+            t = odd_statistic(unit_rows(block.read(state[name]), kept), power)
             bits = []
             for d, need in dims.items():
                 space = waiting[block.spaces[d]]  # type: ignore[index]
                 shape = sym.unit_shape(space)
-                unit = torch.zeros_like(grid[0])
-                for n, at in zip(shape, need):
-                    unit = unit * n + grid[kept.index(at)]
+                units = torch.arange(prod(shape)).reshape(shape)
+                unit = align(units, [kept.index(at) for at in need], t.ndim).expand(t.shape)
                 row = parities(block.leaves[d], sym.space(space.name))
                 bits += [(starts[space.name] + k * prod(shape) + unit).flatten() for k, e in enumerate(row) if e]
             if bits:

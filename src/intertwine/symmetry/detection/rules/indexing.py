@@ -123,8 +123,7 @@ def gather(engine: Engine, call: Call) -> Value:
             engine.rigid(engine.equal(axis, units), why) if axis else ()
             axes.append(engine.rigid(index, why))
         else:
-            for moved in (axis, index):
-                engine.fix(moved, why)
+            engine.fix_all((axis, index), why)
             axes.append(engine.fresh(size, why, i))
     return Value(tuple(axes), x.zero, names=_kept_names(x))
 

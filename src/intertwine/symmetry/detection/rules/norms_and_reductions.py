@@ -45,18 +45,16 @@ def _by_laws(engine: Engine, call: Call, along: Law, beside: Law) -> Value:
 def total(engine: Engine, call: Call) -> Value:
     """Sums: over a moved axis only permutations pass, over a square orthogonal maps too; of products, contractions."""
     x = engine.value(call.args["self"])
-    dims = _dims(call, len(x.axes))
     if x.factors is not None:
-        return _contraction(engine, call, x, dims)
-    for i, axis in enumerate(x.axes):
-        if i not in dims:
-            if x.square:
-                engine.monomial(axis)
-            continue
-        why = f"sum over the units at {call.where}"
+        return _contraction(engine, call, x, _dims(call, len(x.axes)))
+    why = f"sum over the units at {call.where}"
+
+    def along(axis: Axis) -> Axis:
         engine.no_sign(engine.no_scale(axis if call.op == "aten::mean" else engine.added_up(axis), why), why)
         engine.orthogonal(axis) if x.square else engine.monomial(axis, why)
-    return _reduced(call, list(x.axes), dims)
+        return axis
+
+    return _by_laws(engine, call, along, engine.monomial if x.square else lambda axis: axis)
 
 
 def _contraction(engine: Engine, call: Call, x: Value, dims: set[int]) -> Value:
@@ -147,18 +145,10 @@ def ordered(engine: Engine, call: Call) -> list[Value]:
 @register_rule("aten::median", "aten::nanmedian", "aten::kthvalue", "aten::mode")
 def ranked(engine: Engine, call: Call) -> list[Value]:
     """One entry by its rank along an axis, fixed where its place is read; positive scales pass along the others."""
-    x = engine.value(call.args["self"])
-    dims = _dims(call, len(x.axes))
     located = any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:])
-    for i, axis in enumerate(x.axes):
-        if i not in dims:
-            engine.homogeneous(axis)
-        elif located:
-            engine.fix(axis, f"order matters to {call.where}")
-        else:
-            engine.rigid(axis)
-    places = [engine.unscaled(axis) for axis in x.axes]
-    return [_reduced(call, list(x.axes), dims), _reduced(call, places, dims)][: len(call.outputs)]
+    fixed: Law = lambda axis: engine.fix(axis, f"order matters to {call.where}")
+    result = _by_laws(engine, call, fixed if located else engine.rigid, engine.homogeneous)
+    return [result, Value(tuple(engine.unscaled(axis) for axis in result.axes))][: len(call.outputs)]
 
 
 @register_rule("aten::prod")
