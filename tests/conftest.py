@@ -35,10 +35,7 @@ def trained(digits):
                 done += 1
         return model.eval().requires_grad_(requires_grad=False)
 
-    return {
-        "mlp": [run(mlp, seed, 60) for seed in range(3)],
-        "cnn": [run(cnn, seed, 40) for seed in range(3)],
-    }
+    return {"mlp": [run(mlp, seed, 60) for seed in range(3)], "cnn": [run(cnn, seed, 40) for seed in range(3)]}
 
 
 def mlp(width=48):

@@ -9,6 +9,7 @@ import torch
 from intertwine.lab.experiments import Claim, Map, Reproduction, Row, Setting, experiment, experiments, reproduce
 from intertwine.lab.experiments.experiment import Experiment, measure
 from intertwine.lab.experiments.paper1 import demonstrations as demonstrations_file
+from intertwine.lab.experiments.paper1 import group_tables
 from intertwine.lab.experiments.paper1.dissimilarity import map_numbers
 from intertwine.lab.runs.store import machine
 from intertwine.lab.statistics import Estimate, Sample
@@ -37,8 +38,6 @@ def test_exact_statements_hold(name, folder):
 
 
 def test_a_broken_group_is_noticed(monkeypatch, tmp_path):
-    from intertwine.lab.experiments.paper1 import group_tables
-
     monkeypatch.setitem(group_tables.TABLE_1, "relu", ("permutation matrices", "A"))
     assert not page("table1-groups", tmp_path).passed
 

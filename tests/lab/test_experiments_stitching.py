@@ -5,13 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from intertwine.lab.data import load
 from intertwine.lab.experiments import Design, Setting, experiment
 from intertwine.lab.experiments.experiment import CEILING
 from intertwine.lab.experiments.paper1 import alpha_choice
 from intertwine.lab.experiments.paper1.dissimilarity import MEASURES, LayerSimilarity
 from intertwine.lab.experiments.paper1.stitched import OURS, PRINTED, PRINTED_V1, StitchedLayers, pairs_of
 from intertwine.lab.runs import job_key
+from intertwine.lab.training import load_checkpoint
 from intertwine.lab.training.augmentation import augment, draw_crops, resized
+from intertwine.similarity import compare
 from intertwine.stitching import RECIPES, choose_alpha, family_of
 from intertwine.stitching.choose_alpha import ALPHAS
 
@@ -96,10 +99,6 @@ def test_alphas_of_a_pair(zoo, tmp_path, monkeypatch):
 
 def test_layers_of_two_networks(zoo, tmp_path):
     """Every layer against every layer by each measure, exactly, and equal ones with chance taken out."""
-    from intertwine.lab.data import load
-    from intertwine.lab.training import load_checkpoint
-    from intertwine.similarity import compare
-
     one = LayerSimilarity(**paths(zoo), layers=("relu1", "relu3"), examples=100)
     found = table(one.run(tmp_path))
     assert len(found) == len(MEASURES) * (4 + 2)

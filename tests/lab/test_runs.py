@@ -20,7 +20,9 @@ from intertwine.lab.runs import (
     InProcess,
     Jobs,
     Local,
+    Outcome,
     RunError,
+    Task,
     clean,
     job,
     job_key,
@@ -29,7 +31,7 @@ from intertwine.lab.runs import (
     overviews,
     run,
 )
-from intertwine.lab.runs.store import FILE, Log, finished
+from intertwine.lab.runs.store import FILE, Log, finished, perform
 
 HERE = Path(__file__).parent.parent / "support"
 
@@ -157,8 +159,6 @@ def test_a_worker_has_capped_threads_keeps_freed_memory_and_reads_an_end_of_file
 
 
 def test_a_gpu_is_not_given_to_more_than_it_holds(tmp_path):
-    from intertwine.lab.runs import Task
-
     local = Local(workers=3, gpus=1)
     task = Task("k", "m:C", {}, str(tmp_path), gpus=0.5)
     assert local.fits(task)
@@ -245,9 +245,6 @@ def test_a_job_that_was_running_when_the_driver_died_is_waiting_again(tmp_path):
 
 
 def test_a_worker_that_dies_after_writing_has_done_its_job(tmp_path):
-    from intertwine.lab.runs import Outcome
-    from intertwine.lab.runs.store import perform
-
     class Lying(InProcess):
         def wait(self, timeout):
             task, self._task = self._task, None
