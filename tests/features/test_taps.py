@@ -99,13 +99,8 @@ def test_patterns_choose_what_matches_in_run_order():
 def test_batches_of_every_kind_give_the_same_features():
     model, ids = words(), torch.arange(10).view(2, 5)
     plain = collect(model, [ids])["act"]
-    for batch in [
-        (ids, torch.zeros(2)),
-        [ids, 1],
-        {"input_ids": ids, "labels": ids},
-        ({"input_ids": ids}, ids),
-        ((ids,), 0),
-    ]:
+    named = {"input_ids": ids, "labels": ids}
+    for batch in [(ids, torch.zeros(2)), [ids, 1], named, ({"input_ids": ids}, ids), ((ids,), 0)]:
         assert torch.equal(collect(model, [batch])["act"], plain)
 
 
@@ -298,13 +293,8 @@ def test_a_model_that_overwrites_its_input_sees_a_copy():
 @pytest.mark.parametrize("sizes", [[1] * 11, [5, 5, 1], [9, 2], [3], [4, 4, 4], [2, 9, 1, 1, 1]])
 def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
     x = torch.arange(sum(sizes)).view(-1, 1)
-    for wrap in [
-        lambda t: t,
-        lambda t: (t, 0),
-        lambda t: {"x": t},
-        lambda t: ((t, t), 0),
-        lambda t: {"x": [t, {"y": t}]},
-    ]:
+    wraps = [lambda t: t, lambda t: (t, 0), lambda t: {"x": t}, lambda t: ((t, t), 0), lambda t: {"x": [t, {"y": t}]}]
+    for wrap in wraps:
         groups = list(regroup([wrap(part) for part in x.split(sizes)], at_least=4))
         assert sum(size(g) for g in groups) == len(x)
         assert all(torch.equal(torch.cat(part), x) for part in zip(*map(tensors_in, groups)))

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -409,16 +408,7 @@ def test_settings_that_json_has_no_word_for_are_found_again(tmp_path):
     assert here(plan, tmp_path).found == 2
 
 
-@pytest.fixture
-def small_files():
-    """No file may grow beyond 256 kB, which is what a full disk is to whoever writes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_that_a_library_says_in_words_of_its_own_ends_the_run_at_once(tmp_path, small_files):
+def test_a_full_disk_that_a_library_says_in_words_of_its_own_ends_the_run_at_once(tmp_path, full_disk):
     with pytest.raises(RunError, match=r"must be writable and have space left. Got .*File too large"):
         here(moods("writes too much", "fine"), tmp_path)
     assert {entry.attempts for entry in overview(tmp_path / "moods").entries} == {0, 1}

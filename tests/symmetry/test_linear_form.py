@@ -106,14 +106,8 @@ def test_what_does_not_pass_has_no_fingerprint():
 def test_directions_that_are_only_written_or_only_read_have_a_normal_form(widths):
     before, hidden, after = widths
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(4, before),
-        nn.ReLU(),
-        nn.Linear(before, hidden),
-        nn.Linear(hidden, after),
-        nn.ReLU(),
-        nn.Linear(after, 2),
-    ).double()  # no fixed axis touches the linear space
+    chain = nn.Linear(before, hidden), nn.Linear(hidden, after)  # no fixed axis touches the space between them
+    model = nn.Sequential(nn.Linear(4, before), nn.ReLU(), *chain, nn.ReLU(), nn.Linear(after, 2)).double()
     x = torch.randn(3, 4).double()
     sym = iw.symmetries(model, x)
     assert [s.size for s in sym.spaces if s.group.is_general] == [hidden]
