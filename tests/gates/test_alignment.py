@@ -3,7 +3,7 @@
 import gate_models
 import pytest
 import torch
-from made import Made
+from made import Function, Made
 from torch import nn
 
 import intertwine as iw
@@ -108,7 +108,7 @@ def test_grouped_convolutions_are_matched_within_their_groups():
 
 
 def test_gates_of_absolute_values_are_not_looked_at():
-    model = nn.Sequential(nn.Linear(4, 5), gate_models.Absolute(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    model = nn.Sequential(nn.Linear(4, 5), Function(torch.abs), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
     _, match = copied_by_gates(model.double(), torch.randn(300, 4, dtype=torch.float64))
     assert [s.layers for s in match.spaces] == [("3",)]
 
