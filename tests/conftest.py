@@ -1,4 +1,4 @@
-"""What rooms share: small networks on digits, trained once, and a browser."""
+"""What rooms share: small networks on digits, trained once, a full disk, and a browser."""
 
 import os
 import shutil
@@ -10,6 +10,16 @@ from torch import nn
 from intertwine.lab import data
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
+
+
+@pytest.fixture
+def full_disk():
+    """No file may grow beyond 64 kB, which is what a full disk is to whoever writes."""
+    resource = pytest.importorskip("resource", reason="limits of a process are POSIX")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture(scope="session")
@@ -35,10 +45,7 @@ def trained(digits):
                 done += 1
         return model.eval().requires_grad_(requires_grad=False)
 
-    return {
-        "mlp": [run(mlp, seed, 60) for seed in range(3)],
-        "cnn": [run(cnn, seed, 40) for seed in range(3)],
-    }
+    return {"mlp": [run(mlp, seed, 60) for seed in range(3)], "cnn": [run(cnn, seed, 40) for seed in range(3)]}
 
 
 def mlp(width=48):

@@ -15,24 +15,12 @@ LIBRARY = {"groups", "programs", "features", "symmetry", "similarity", "matching
 LIBRARY |= {"merging", "provenance", "exchange", "dissection", "gates", "stitching"}
 BELOW = {"groups", "programs", "features", "symmetry", "testing"}
 MAY_IMPORT = {
-    "groups": set(),
-    "programs": {"features"},
-    "features": set(),
-    "testing": set(),
-    "symmetry": {"groups", "programs", "features", "testing"},
-    "similarity": BELOW,
-    "matching": BELOW,
-    "exchange": BELOW | {"matching"},
-    "dissection": BELOW | {"matching"},
-    "gates": BELOW | {"matching"},
-    "stitching": BELOW | {"matching"},
-    "merging": BELOW | {"matching"},
-    "provenance": BELOW | {"matching"},
-    "lab": LIBRARY | {"testing"},
-    "report": LIBRARY,
-    "cli": LIBRARY | {"report", "lab", "testing"},
-    "__main__": {"cli"},
-}
+    "groups": set(), "programs": {"features"}, "features": set(), "testing": set(),
+    "symmetry": {"groups", "programs", "features", "testing"}, "similarity": BELOW, "matching": BELOW,
+    "exchange": BELOW | {"matching"}, "dissection": BELOW | {"matching"}, "gates": BELOW | {"matching"},
+    "stitching": BELOW | {"matching"}, "merging": BELOW | {"matching"}, "provenance": BELOW | {"matching"},
+    "lab": LIBRARY | {"testing"}, "report": LIBRARY, "cli": LIBRARY | {"report", "lab", "testing"}, "__main__": {"cli"},
+}  # fmt: skip
 
 
 def imported_rooms(file: Path) -> set[str]:

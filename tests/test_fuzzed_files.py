@@ -275,12 +275,9 @@ def test_changed_files(reader, tmp_path):
     files = sorted(f.relative_to(good) for f in good.rglob("*") if f.is_file())
 
     @settings(
-        max_examples=EXAMPLES,
-        derandomize="FUZZ_EXAMPLES" not in os.environ,
-        deadline=1000 * SECONDS,
-        database=None,
+        max_examples=EXAMPLES, derandomize="FUZZ_EXAMPLES" not in os.environ, deadline=1000 * SECONDS, database=None,
         suppress_health_check=[*HealthCheck],
-    )
+    )  # fmt: skip
     @given(st.data())
     def attack(draw):
         file = draw.draw(st.sampled_from(files))

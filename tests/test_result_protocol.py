@@ -19,6 +19,11 @@ import intertwine as iw
 from intertwine._io.codec import APART, UNSAVED, decode, encode, mark_nonfinite, unmark_nonfinite
 from intertwine._result import Result
 from intertwine.cli import app
+from intertwine.dissection import ArmResult, Dissection
+from intertwine.dissection.bases import Arm
+from intertwine.dissection.concepts import Concept
+from intertwine.dissection.privileged import PrivilegedBases, SpaceBasis
+from intertwine.lab.experiments import Claim, Reproduction, Row
 from intertwine.report import load_result, page_of
 
 ROOMS = ("symmetry", "matching", "merging", "provenance", "exchange", "similarity", "stitching", "gates", "dissection")
@@ -55,10 +60,6 @@ def gates() -> Result:
 
 
 def dissection() -> Result:
-    from intertwine.dissection import ArmResult, Dissection
-    from intertwine.dissection.bases import Arm
-    from intertwine.dissection.concepts import Concept
-
     concepts = (Concept("<a>", "colour"), Concept("b", "part"))
     arms = (ArmResult(Arm("rotation", 0.0, 0), (0, -1), (0.5, 0.0)),)
     coverage = (0.5, math.nan)
@@ -66,15 +67,11 @@ def dissection() -> Result:
 
 
 def privileged() -> Result:
-    from intertwine.dissection.privileged import PrivilegedBases, SpaceBasis
-
     one = SpaceBasis("<s>", "S_3", "1", "permutes", True, 3, 2, 0.5, 0.0, 1.0, "falls")
     return PrivilegedBases("net", "shapes", (one,), ("t",))
 
 
 def reproduction() -> Result:
-    from intertwine.lab.experiments import Claim, Reproduction, Row
-
     rows = (Row("relu1", 0.5, 0.4, 0.3, math.inf, group="cka"), Row("relu2", None))
     return Reproduction("x", "A <table>", "v2 Table 2", "smoke", rows, (Claim("It holds", None),), facts={"seed": 0})
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from made import Function
 from torch import Tensor, nn
 
 from intertwine.testing import assert_same_function, function_error, outputs, tolerance
@@ -41,23 +42,18 @@ def test_modes_statistics_and_random_state_are_left_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-class Masked(nn.Module):
-    def __init__(self, fill: float) -> None:
-        super().__init__()
-        self.fill = fill
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.masked_fill(x > 0, self.fill)
+def masked(fill: float):
+    return Function(lambda x: x.masked_fill(x > 0, fill))
 
 
 def test_entries_that_are_not_finite_must_agree():
     x = torch.tensor([[1.0, -1.0]])
-    assert function_error(Masked(float("-inf")), Masked(float("-inf")), x) == 0.0
-    assert function_error(Masked(float("nan")), Masked(float("nan")), x) == 0.0
-    assert function_error(Masked(float("inf")), Masked(float("-inf")), x) == float("inf")
-    assert function_error(Masked(0.0), Masked(float("nan")), x) == float("inf")
+    assert function_error(masked(float("-inf")), masked(float("-inf")), x) == 0.0
+    assert function_error(masked(float("nan")), masked(float("nan")), x) == 0.0
+    assert function_error(masked(float("inf")), masked(float("-inf")), x) == float("inf")
+    assert function_error(masked(0.0), masked(float("nan")), x) == float("inf")
     with pytest.raises(AssertionError):
-        assert_same_function(Masked(0.0), Masked(float("nan")), x)
+        assert_same_function(masked(0.0), masked(float("nan")), x)
 
 
 @dataclass
@@ -66,26 +62,17 @@ class Out:
     rest: tuple
 
 
-class Nested(nn.Module):
-    def forward(self, x: Tensor, scale: float = 1.0):
-        return {"a": x, "b": [Out(x * scale, (x, None))], "c": "text"}
-
-
 def test_nested_outputs_and_kinds_of_inputs():
     x = torch.ones(2)
-    assert len(outputs(Nested(), x)) == 3
-    assert outputs(Nested(), (x, 2.0))[1].sum() == 4
-    assert outputs(Nested(), {"x": x, "scale": 3.0})[1].sum() == 6
-
-
-class Nothing(nn.Module):
-    def forward(self, x: Tensor) -> str:
-        return "nothing"
+    nested = Function(lambda x, scale=1.0: {"a": x, "b": [Out(x * scale, (x, None))], "c": "text"})
+    assert len(outputs(nested, x)) == 3
+    assert outputs(nested, (x, 2.0))[1].sum() == 4
+    assert outputs(nested, {"x": x, "scale": 3.0})[1].sum() == 6
 
 
 def test_bad_input():
     with pytest.raises(ValueError, match="at least one tensor"):
-        function_error(Nothing(), Nothing(), torch.ones(1))
+        function_error(*[Function(lambda x: "nothing")] * 2, torch.ones(1))
     with pytest.raises(ValueError, match="same shapes"):
         function_error(nn.Linear(2, 3), nn.Linear(2, 4), torch.ones(1, 2))
 

@@ -29,15 +29,30 @@ class Ran:
         return lines[0]
 
 
+class Run:
+    """The command line, run with words."""
+
+    def __call__(self, *words):
+        return Ran(CliRunner().invoke(app, [str(word) for word in words]))
+
+    def done(self, *words):
+        """A run that must end well."""
+        ran = self(*words)
+        assert ran.code == 0, ran.err
+        return ran
+
+    def refused(self, *words):
+        """The error of words that must be refused."""
+        ran = self(*words)
+        assert ran.code == 2, (ran.out, ran.err)
+        return ran.error
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Run the command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        return Ran(CliRunner().invoke(app, [str(word) for word in words]))
-
-    return call
+    return Run()
 
 
 @pytest.fixture

@@ -11,9 +11,11 @@ from operator import attrgetter
 import pytest
 from typer.main import get_command
 
+import intertwine as iw
 from intertwine.cli._catalogue import catalogue, gathered
 from intertwine.cli.app import COMMANDS, app
-from intertwine.lab import networks
+from intertwine.cli.commands import compare
+from intertwine.lab import networks, training
 
 NAMES = list(COMMANDS)
 
@@ -27,15 +29,12 @@ def shell(*words, cwd=None):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_has_help_with_an_example_that_stays_in_lines(run, name):
-    ran = run(name, "--help")
-    assert ran.code == 0
+    ran = run.done(name, "--help")
     assert f"Example:\n    intertwine {name}" in ran.out
     assert "--json" in ran.out
 
 
 def test_every_help_has_the_python_call_of_public_names(run):
-    import intertwine as iw
-
     for name in NAMES:
         said = " ".join(run(name, "--help").out.partition("Python:\n")[2].partition("\n\n")[0].split())
         found = re.findall(r"\biw((?:\.\w+)+)", said)
@@ -57,21 +56,13 @@ def test_help_lists_all_commands_and_loads_nothing_heavy(tmp_path):
 
 @pytest.mark.parametrize("words", [["--version"], ["-V"]])
 def test_version(run, words):
-    ran = run(*words)
-    assert ran.code == 0
-    assert ran.out.startswith("intertwine 0.")
+    assert run.done(*words).out.startswith("intertwine 0.")
 
 
 def test_a_command_that_is_killed_leaves_no_empty_folder(tmp_path, pair):
     words = [
-        sys.executable,
-        "-c",
-        "from intertwine.cli import main; main()",
-        "compare",
-        *map(str, pair),
-        "--null",
-        "9999",
-    ]
+        sys.executable, "-c", "from intertwine.cli import main; main()", "compare", *map(str, pair), "--null", "9999",
+    ]  # fmt: skip
     child = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     for _ in range(600):
         if (tmp_path / "comparison").exists() or child.poll() is not None:
@@ -200,8 +191,7 @@ def test_models_with_the_papers_counts(run):
 
 def test_groups_by_name_and_measured(run, user_models):
     assert "leaky_relu" in run("groups").out
-    ran = run("groups", "relu", "leaky_relu:0.1", f"{user_models}:my_sigma", "--dim", 64, "--json")
-    assert ran.code == 0, ran.err
+    ran = run.done("groups", "relu", "leaky_relu:0.1", f"{user_models}:my_sigma", "--dim", 64, "--json")
     relu, leaky, mine = json.loads(ran.out)
     assert relu["on 64 channels"] == leaky["on 64 channels"] == "PositiveMonomial(64)"
     assert (relu["how"], relu["dimension"], mine["how"]) == ("known", 64, "measured")
@@ -210,42 +200,34 @@ def test_groups_by_name_and_measured(run, user_models):
 
 
 def test_what_is_no_activation(run):
-    ran = run("groups", "math:pi")
-    assert ran.code == 2 and "must name something callable in 'math'. Got 'pi'" in ran.error
+    assert "must name something callable in 'math'. Got 'pi'" in run.refused("groups", "math:pi")
 
 
 def test_train_writes_a_checkpoint_that_compare_understands(run, tmp_path):
     words = ("--model", "mlp:widths=8", "--epochs", 1, "--batch-size", 256)
-    ran = run("train", *words, "--out", "a.safetensors", "--json")
-    assert ran.code == 0, ran.err
+    ran = run.done("train", *words, "--out", "a.safetensors", "--json")
     told = json.loads(ran.out)
     assert told["card"]["architecture"] == "mlp:widths=8"
     assert told["card"]["recipe"]["epochs"] == 1
     assert (tmp_path / "a.safetensors").is_file()
     assert "b.json" in run("train", *words, "--seed", 1, "--out", "b.safetensors").out
-    ran = run("compare", "a.safetensors", "b.safetensors", "--null", 0, "--bootstrap", 0)
-    assert ran.code == 0, ran.err
-    page = run("report", "comparison/results.json", "--out", "page.html")
-    assert page.code == 0
+    run.done("compare", "a.safetensors", "b.safetensors", "--null", 0, "--bootstrap", 0)
+    run.done("report", "comparison/results.json", "--out", "page.html")
     assert (tmp_path / "page.html").read_text() == (tmp_path / "comparison" / "report.html").read_text()
 
 
 def test_train_on_a_part_of_the_data(run, tmp_path):
     words = ("--model", "mlp:widths=8", "--epochs", 1, "--train-examples", 200)
     for seed in (0, 1):
-        ran = run("train", *words, "--seed", seed, "--out", f"{seed}.safetensors")
-        assert ran.code == 0, ran.err
+        run.done("train", *words, "--seed", seed, "--out", f"{seed}.safetensors")
     assert json.loads((tmp_path / "0.json").read_text())["data"] == "digits[:200]"
-    ran = run("barrier", "0.safetensors", "1.safetensors", "--points", 3, "--examples", 50)  # on the data of the card
-    assert ran.code == 0, ran.err
-    ran = run("zoo", "train", *words, "--count", 1)
-    assert ran.code == 0 and "on digits[:200]" in ran.out, ran.err
+    run.done("barrier", "0.safetensors", "1.safetensors", "--points", 3, "--examples", 50)  # on the data of the card
+    assert "on digits[:200]" in run.done("zoo", "train", *words, "--count", 1).out
 
 
 def test_train_a_model_of_ones_own_from_its_seed(run, user_models, tmp_path):
     words = ("train", "--model", f"{user_models}:make_net:width=4", "--epochs", 1, "--batch-size", 512, "--seed", 3)
-    first = run(*words, "--out", "a.safetensors")
-    assert first.code == 0, first.err
+    run.done(*words, "--out", "a.safetensors")
     assert run(*words, "--out", "b.safetensors").code == 0
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
     assert json.loads((tmp_path / "a.json").read_text())["architecture"].endswith("make_net:width=4")
@@ -259,19 +241,13 @@ def test_train_a_model_of_ones_own_from_its_seed(run, user_models, tmp_path):
     ],
 )
 def test_train_refuses_bad_input(run, words, message):
-    ran = run("train", *words)
-    assert ran.code == 2
-    assert message in ran.error
+    assert message in run.refused("train", *words)
 
 
 def test_demo(run, tmp_path, monkeypatch):
-    from intertwine.cli.commands import compare
-    from intertwine.lab import training
-
     monkeypatch.setattr(compare, "_DEMO", "mlp:widths=8")
     monkeypatch.setitem(training.RECIPES, "digits", training.Recipe(epochs=1, batch_size=256, translate=0, flip=False))
-    ran = run("demo", "--out", "shown")
-    assert ran.code == 0, ran.err
+    ran = run.done("demo", "--out", "shown")
     assert "What to look at" in ran.out
     again = run("compare", "shown/seed0.safetensors", "shown/seed1.safetensors", "--out", "again")
     assert again.code == 0 and again.out.strip() in ran.out  # it says what the demo said

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from intertwine import similarity
 from intertwine.cli.commands import compare
 from intertwine.similarity import Comparison, ComparisonSet
 
@@ -24,8 +25,7 @@ def test_text_is_read_by_tokens(mean, shape, size):
 
 
 def test_cards_say_everything(run, pair, tmp_path):
-    ran = run("compare", *pair, *FAST)
-    assert ran.code == 0, ran.err
+    ran = run.done("compare", *pair, *FAST)
     for text in ("relu1", "relu2", "G-ReLU CKA", "The two networks are"):
         assert text in ran.out
     comparison = Comparison.load(tmp_path / "comparison" / "results.json")
@@ -42,8 +42,7 @@ def test_cards_say_everything(run, pair, tmp_path):
 
 
 def test_json_is_all_of_the_output(run, pair):
-    ran = run("compare", *pair, *FAST, "--json", "--out", "elsewhere", "--measures", "linear_cka")
-    assert ran.code == 0, ran.err
+    ran = run.done("compare", *pair, *FAST, "--json", "--out", "elsewhere", "--measures", "linear_cka")
     told = json.loads(ran.out)
     assert told["kind"] == "Comparison"
     assert told["measures"] == ["linear_cka"]
@@ -52,8 +51,7 @@ def test_json_is_all_of_the_output(run, pair):
 
 def test_data_of_one_class(run, pair, npz):
     one = npz("one.npz", classes=1)
-    ran = run("compare", *pair, *FAST, "--data", one, "--json")
-    assert ran.code == 0, ran.err
+    ran = run.done("compare", *pair, *FAST, "--data", one, "--json")
     assert json.loads(ran.out)["examples"] == 40
     for command in ("train", "gates"):
         ran = run(command, "--model", "mlp", "--data", one, "--out", "out.safetensors")
@@ -61,15 +59,11 @@ def test_data_of_one_class(run, pair, npz):
 
 
 def test_many_checkpoints_are_compared_layer_by_layer(run, three, tmp_path):
-    ran = run("compare", *three, "--examples", 40)
-    assert ran.code == 0, ran.err
+    ran = run.done("compare", *three, "--examples", 40)
     assert "third.safetensors" in ran.out
     found = ComparisonSet.load(tmp_path / "comparison" / "results.json")
-    assert (found.names, found.layers, found.examples) == (
-        ("a.safetensors", "b.safetensors", "third.safetensors"),
-        ("relu1", "relu2"),
-        40,
-    )
+    assert found.names == ("a.safetensors", "b.safetensors", "third.safetensors")
+    assert (found.layers, found.examples) == (("relu1", "relu2"), 40)
     assert found.settings["command"].startswith("intertwine compare ")
     assert [network["name"] for network in found.settings["networks"]] == list(found.names)
     assert len(list((tmp_path / "comparison" / "statistics").glob("*.safetensors"))) == 3 + 3  # and untrained ones
@@ -82,8 +76,7 @@ def test_many_checkpoints_are_compared_layer_by_layer(run, three, tmp_path):
 
 
 def test_workers_score_the_pairs_of_many(run, three, tmp_path):
-    ran = run("compare", *three, "--examples", 40, "--workers", 1, "--measures", "linear_cka")
-    assert ran.code == 0, ran.err
+    run.done("compare", *three, "--examples", 40, "--workers", 1, "--measures", "linear_cka")
     assert len(list((tmp_path / "comparison" / "pairs" / "results").glob("*.json"))) == 2 * 2  # one for each layer
     run("compare", *three, "--examples", 40, "--measures", "linear_cka", "--out", "plain")
     found, alone = (ComparisonSet.load(tmp_path / name / "results.json") for name in ("comparison", "plain"))
@@ -106,8 +99,7 @@ def test_checkpoints_of_one_training_are_put_in_order(given, meant):
 def test_every_measure_can_be_asked_for(run, pair):
     new = ("linear_regression", "r2_cca", "distance_correlation", "soft_matching", "neighbour_jaccard", "cknna")
     names = ",".join([*new, "size_and_shape_procrustes"])
-    ran = run("compare", pair[0], pair[0], *FAST, "--json", "--measures", names)
-    assert ran.code == 0, ran.err
+    ran = run.done("compare", pair[0], pair[0], *FAST, "--json", "--measures", names)
     told = json.loads(ran.out)
     assert told["measures"] == names.split(",")
     for measure, matrix in told["scores"].items():
@@ -130,9 +122,8 @@ def test_other_architectures_and_layers(run, pair, tmp_path):
     (tmp_path / "net.py").write_text(
         "from torch import nn\ndef make(width): return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU())\n"
     )
-    ran = run("compare", pair[0], small, *FAST, "--model", "mlp:widths=8-8", "--model-b", "net.py:make:width=10",
+    ran = run.done("compare", pair[0], small, *FAST, "--model", "mlp:widths=8-8", "--model-b", "net.py:make:width=10",
               "--layers", "relu1,linear*", "--layers-b", "2", "--json")  # fmt: skip
-    assert ran.code == 0, ran.err
     told = json.loads(ran.out)
     assert told["layers_a"] == ["relu1", "linear1", "linear2", "linear"]
     assert told["layers_b"] == ["2"]
@@ -143,24 +134,21 @@ def test_a_module_in_the_current_folder(run, tmp_path, npz):
         "from torch import nn\nmake = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU())\n"
     )
     torch.save({"state_dict": {"1.weight": torch.randn(5, 64), "1.bias": torch.randn(5)}}, tmp_path / "a.pt")
-    ran = run("compare", "a.pt", "a.pt", "--model", "my_nets_here:make", "--data", npz(), "--split", "train", *FAST)
-    assert ran.code == 0, ran.err
+    ran = run.done(
+        "compare", "a.pt", "a.pt", "--model", "my_nets_here:make", "--data", npz(), "--split", "train", *FAST
+    )
     assert "this data's own mean" in ran.out + ran.err  # no card says what the networks were trained with
 
 
 def test_hugging_face_directories(run, vits):
     words = (*FAST, "--measures", "linear_cka", "--json")
-    ran = run("compare", "vit_a", "vit_b", "--data", "digits", *words)
-    assert ran.code == 0, ran.err
+    ran = run.done("compare", "vit_a", "vit_b", "--data", "digits", *words)
     scores = json.loads(ran.out)["scores"]
-    file = run("compare", "vit_a/model.safetensors", "vit_b", "--model", "hf:vit_a", "--data", "digits", *words)
-    assert file.code == 0, file.err
+    file = run.done("compare", "vit_a/model.safetensors", "vit_b", "--model", "hf:vit_a", "--data", "digits", *words)
     assert json.loads(file.out)["scores"] == scores  # the weights of a directory, given as a file
     weights = vits / "vit_b" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
-    cut = run("compare", "vit_a", "vit_b", "--data", "digits", *FAST)
-    assert cut.code == 2
-    assert "complete safetensors file" in cut.error
+    assert "complete safetensors file" in run.refused("compare", "vit_a", "vit_b", "--data", "digits", *FAST)
 
 
 class Evil:
@@ -215,8 +203,6 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_is_refused_before_long_work(run, pair, bare, npz, tmp_path, monkeypatch, case):
-    from intertwine import similarity
-
     def never(*args, **kwargs):
         raise AssertionError("the long work began")
 
@@ -239,6 +225,4 @@ def test_a_card_cannot_make_us_import_code(run, pair, tmp_path):
     card = json.loads((tmp_path / "c.json").read_text())
     (tmp_path / "c.json").write_text(json.dumps({**card, "architecture": "danger:go"}))
     (tmp_path / "danger.py").write_text("raise SystemExit(9)")
-    ran = run("compare", "c.safetensors", "c.safetensors")
-    assert ran.code == 2
-    assert "Say --model danger:go" in ran.error
+    assert "Say --model danger:go" in run.refused("compare", "c.safetensors", "c.safetensors")

@@ -21,8 +21,7 @@ def checkpoint(tmp_path):
 
 
 def test_trains_and_dissects_on_the_built_in_set(run, tmp_path):
-    ran = run("dissect", "--model", NETWORK, "--train", 1, "--layer", "layer2.0", "--rotations", "0,1", *SMALL)
-    assert ran.code == 0, ran.err
+    ran = run.done("dissect", "--model", NETWORK, "--train", 1, "--layer", "layer2.0", "--rotations", "0,1", *SMALL)
     assert "detect a concept" in ran.out
     assert "G_ReLU" in (tmp_path / "dissection" / "report.html").read_text()
     found = Dissection.load(tmp_path / "dissection" / "results.json")
@@ -34,8 +33,7 @@ def test_trains_and_dissects_on_the_built_in_set(run, tmp_path):
 
 def test_weights_json_and_resuming(run, checkpoint, tmp_path):
     words = ["dissect", "--model", f"{NETWORK},classes=5", "--weights", checkpoint, "--layer", "layer2.0"]
-    ran = run(*words, "--rotations", "0,0.5", "--json", *SMALL)
-    assert ran.code == 0, ran.err
+    ran = run.done(*words, "--rotations", "0,0.5", "--json", *SMALL)
     assert "values from 0 to 1: say --mean and --std" in ran.err  # before the work; the card says nothing
     data = json.loads(ran.out)
     assert data["kind"] == "Dissection"
@@ -46,8 +44,7 @@ def test_weights_json_and_resuming(run, checkpoint, tmp_path):
     assert len(list((tmp_path / "dissection" / "bases").glob("*-*.json"))) == len(files) + 2
     kept = [p for p in files if (tmp_path / "dissection" / "bases" / p).stat().st_mtime_ns == times[p]]
     assert len(kept) >= len(files) - 1  # one basis may be done again: it is now the middle one, and shown
-    page = run("report", tmp_path / "dissection" / "results.json", "--out", "again.html")
-    assert page.code == 0
+    run.done("report", tmp_path / "dissection" / "results.json", "--out", "again.html")
     assert "what the best units see" in (tmp_path / "again.html").read_text().lower()
 
 
@@ -56,15 +53,11 @@ def test_a_hugging_face_directory(run, tmp_path):
     config = transformers.ConvNextConfig(num_stages=2, hidden_sizes=[4, 8], depths=[1, 1], num_labels=3)
     transformers.ConvNextForImageClassification(config).save_pretrained(tmp_path / "net")
     words = ["dissect", "--weights", "net", "--layer", "convnext.encoder.stages.1", "--rotations", "0,1", *SMALL]
-    ran = run(*words)
-    assert ran.code == 0, ran.err
-    assert "values from 0 to 1" in ran.out
+    assert "values from 0 to 1" in run.done(*words).out
     (tmp_path / "net" / "preprocessor_config.json").write_text(
         '{"image_mean": [0.5, 0.5, 0.5], "image_std": [1, 1, 1]}'
     )
-    ran = run(*words, "--out", "normalised")
-    assert ran.code == 0, ran.err
-    assert "values from 0 to 1" not in ran.out
+    assert "values from 0 to 1" not in run.done(*words, "--out", "normalised").out
 
 
 @pytest.mark.parametrize(
@@ -75,6 +68,4 @@ def test_a_hugging_face_directory(run, tmp_path):
     ],
 )
 def test_bad_input(run, words, message):
-    ran = run("dissect", "--train", 1, *words)
-    assert ran.code == 2
-    assert message in ran.error
+    assert message in run.refused("dissect", "--train", 1, *words)

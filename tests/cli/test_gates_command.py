@@ -36,8 +36,7 @@ def converted(tmp_path_factory):
 
 
 def test_trains_converts_and_writes_a_page_from_nothing(run, tmp_path):
-    ran = run("gates", "--model", "mlp:widths=8-8", "--epochs", 1, "--gated", "dgn,dlgn-ones", *SMALL)
-    assert ran.code == 0, ran.err
+    ran = run.done("gates", "--model", "mlp:widths=8-8", "--epochs", 1, "--gated", "dgn,dlgn-ones", *SMALL)
     assert "DLGN(x, 1)" in ran.out and "relu2" in ran.out and "paths are on for this input" in ran.out
     assert "No checkpoint was given: training mlp" in ran.err
     found = GateStudy.load(tmp_path / "gates" / "results.json")
@@ -54,8 +53,7 @@ def test_trains_converts_and_writes_a_page_from_nothing(run, tmp_path):
 
 
 def test_gated_versions_of_fewer_examples_say_so(run, checkpoint, tmp_path):
-    ran = run("gates", checkpoint, "--gated", "dlgn", "--epochs", 1, "--train-examples", 50, *SMALL)
-    assert ran.code == 0, ran.err
+    ran = run.done("gates", checkpoint, "--gated", "dlgn", "--epochs", 1, "--train-examples", 50, *SMALL)
     assert "saw 50 training examples, 1 times" in ran.out
     assert json.loads((tmp_path / "gates" / "dlgn.json").read_text())["data"] == "digits[:50]"
 
@@ -78,8 +76,7 @@ def test_gated_checkpoints_name_themselves_and_open_in_other_commands(run, conve
         assert opened.frozen == (name in ("dgn-fr", "dgn-fl")) and opened.gate == ("hard" if opened.frozen else "soft")
         assert opened.input == ("ones" if name.endswith("-ones") else "x")
         assert set(load_file(path)) == set(opened.state_dict())
-    ran = run("compare", folder / "dgn-fl.safetensors", own, "--examples", 100, "--json")
-    assert ran.code == 0, ran.err
+    run.done("compare", folder / "dgn-fl.safetensors", own, "--examples", 100, "--json")
     x = torch.randn(4, 1, 8, 8)
     fixed, network = training.load_checkpoint(folder / "dgn-fl.safetensors"), training.load_checkpoint(own)
     assert torch.equal(fixed.gates(x)[0].bool(), iw.gates.gate_patterns(network, x)["relu1"])
@@ -88,8 +85,7 @@ def test_gated_checkpoints_name_themselves_and_open_in_other_commands(run, conve
 @pytest.mark.parametrize(("name", "linear"), [("dlgn-ones", True), ("dgn-fl", False)])
 def test_gated_checkpoints_are_taken_apart_too(run, converted, tmp_path, name, linear):
     path = converted[1] / f"{name}.safetensors"
-    ran = run("gates", path, *SMALL)
-    assert ran.code == 0, ran.err
+    run.done("gates", path, *SMALL)
     found = GateStudy.load(tmp_path / "gates" / "results.json")
     network = training.load_checkpoint(path)
     assert [layer.name for layer in found.layers] == ["relu1", "relu2"]
@@ -102,12 +98,10 @@ def test_gated_checkpoints_are_taken_apart_too(run, converted, tmp_path, name, l
 
 def test_gated_checkpoints_have_no_gated_versions_and_no_partner(run, converted):
     own, folder, _ = converted
-    ran = run("gates", folder / "dgn-fl.safetensors", "--gated", "dlgn", *SMALL)
-    assert ran.code == 2
-    assert "--gated must be none where A is a gated network. Got dlgn" in ran.error
-    ran = run("gates", own, folder / "dgn-fl.safetensors", *SMALL)
-    assert ran.code == 2
-    assert "B must be given with two ReLU networks only" in ran.error
+    said = run.refused("gates", folder / "dgn-fl.safetensors", "--gated", "dlgn", *SMALL)
+    assert "--gated must be none where A is a gated network. Got dlgn" in said
+    said = run.refused("gates", own, folder / "dgn-fl.safetensors", *SMALL)
+    assert "B must be given with two ReLU networks only" in said
 
 
 def test_kernels_are_those_of_the_library(run, checkpoint, tmp_path):
@@ -126,8 +120,7 @@ def test_a_second_network_is_aligned(run, checkpoint, tmp_path):
     twin = symmetry.act(symmetry.random(seed=3), a)
     b = tmp_path / "b.safetensors"
     training.save_checkpoint(b, twin, training.read_card(checkpoint))
-    ran = run("gates", checkpoint, b, "--gated", "none", *SMALL)
-    assert ran.code == 0, ran.err
+    ran = run.done("gates", checkpoint, b, "--gated", "none", *SMALL)
     assert "alignment 1.000, of two untrained networks 0." in ran.out
     assert re.search(r"100\.0% of gates agree \(before .*%, .*% of untrained networks\)", ran.out)
     page = (tmp_path / "gates" / "report.html").read_text()
@@ -135,8 +128,7 @@ def test_a_second_network_is_aligned(run, checkpoint, tmp_path):
 
 
 def test_an_example_beyond_the_data(run, checkpoint):
-    ran = run("gates", checkpoint, "--gated", "none", "--example", 80, *SMALL)
-    assert ran.code == 2 and "--example must be below 80" in ran.error
+    assert "--example must be below 80" in run.refused("gates", checkpoint, "--gated", "none", "--example", 80, *SMALL)
 
 
 def test_a_network_that_is_no_relu_network_is_refused_before_training(run, tmp_path):
@@ -173,8 +165,7 @@ def test_gated_versions_of_your_own_network_open_again(run, tmp_path):
     words = ["--model", "mine.py:make", "--data", "digits"]
     assert run("gates", *words, "--gated", "dlgn,dgn-ones", "--epochs", 1, *SMALL).code == 0
     assert training.read_card(tmp_path / "gates" / "dlgn.safetensors").architecture == "gated dlgn"
-    ran = run("gates", "gates/dlgn.safetensors", *words, "--out", "again", *SMALL)
-    assert ran.code == 0, ran.err
+    run.done("gates", "gates/dlgn.safetensors", *words, "--out", "again", *SMALL)
     refused = run("gates", "gates/dlgn.safetensors", "--data", "digits", "--out", "again2", *SMALL)
     assert refused.code == 2 and "the network that it was built from" in refused.err
     smooth = run("gates", "--model", "mine.py:smooth", "--data", "digits", "--out", "g3", *SMALL)

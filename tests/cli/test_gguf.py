@@ -58,8 +58,7 @@ def test_tensors_have_the_names_shapes_and_numbers_of_the_file(llama):
 def test_same_reads_the_file_into_the_other_sides_model(run, llama, format, said):
     """As it is, rounded, and with levels of two kinds; those of int8 and int4 are read by the tests below."""
     folder, _ = llama
-    ran = run("same", str(folder / "model"), str(folder / f"{format}.gguf"))
-    assert ran.code == 0 and said in ran.out, ran.out + ran.err
+    assert said in run.done("same", str(folder / "model"), str(folder / f"{format}.gguf")).out
 
 
 @pytest.mark.parametrize(("format", "code"), [("F32", 0), ("Q4_0", 1)])

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import socket
 import time
 import warnings
 
@@ -44,7 +45,6 @@ def directory(plain, tmp_path):
 @pytest.fixture(autouse=True)
 def _nothing_happens(monkeypatch, tmp_path):
     """No question on standard input, no connection, and no code of the directory."""
-    import socket
 
     def refuse(*_, **__):
         raise AssertionError("this must not be asked for")
@@ -137,15 +137,11 @@ def test_kernels_and_other_places_are_refused(directory, settings, message):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"num_hidden_layers": 10**6},
-        {"num_hidden_layers": 10**15},
-        {"num_labels": 10**9},
-        {"intermediate_size": 10**12},
-        {"hidden_size": 2**24},
-        {"image_size": 2**24, "patch_size": 1},
+        {"num_hidden_layers": 10**6}, {"num_hidden_layers": 10**15}, {"num_labels": 10**9},
+        {"intermediate_size": 10**12}, {"hidden_size": 2**24}, {"image_size": 2**24, "patch_size": 1},
         {"depths": [3, 10**7]},
     ],
-)
+)  # fmt: skip
 def test_sizes_that_no_machine_holds_are_refused_at_once(directory, settings):
     tamper(directory, **settings)
     for attempt in (lambda: build_model(f"hf:{directory}"), lambda: load_pretrained(directory)):

@@ -8,6 +8,7 @@ import torch
 import transformers_zoo as hf_zoo
 from safetensors.torch import load_file, save_file
 
+import intertwine as iw
 from intertwine.lab import networks
 
 SPEC = "small_convnext:widths=4-4,blocks=1"
@@ -83,15 +84,12 @@ def test_rotated_folders_keep_the_function(run, tmp_path):
     model, inputs = hf_zoo.MAKERS["LlamaForCausalLM"]()
     model.save_pretrained(tmp_path / "llama")
     for words in (("--out", "turned"), ("--out", "heads", "--stream", "none", "--heads", "random", "--seed", 1)):
-        ran = run("rotate", "hf:llama", *words)
-        assert ran.code == 0 and "heads rotated, function kept to" in ran.out, ran.err
+        assert "heads rotated, function kept to" in run.done("rotate", "hf:llama", *words).out
         again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / words[1]).eval()
         assert torch.allclose(again(**inputs).logits, model.eval()(**inputs).logits, atol=1e-4)
 
 
 def test_canonical_forms_and_fingerprints_of_symmetric_copies_are_equal(run, cnn, tmp_path):
-    import intertwine as iw
-
     sym = iw.symmetries(cnn, torch.zeros(2, 1, 8, 8))
     save_file(sym.act(sym.random(seed=1), cnn).state_dict(), tmp_path / "twin.safetensors")
     prints = [run("fingerprint", f"{name}.safetensors", *CNN).out for name in ("4", "twin")]
@@ -124,6 +122,5 @@ def test_pruned_networks_are_smaller_and_name_no_architecture_that_they_are_not(
 
 def test_transport_brings_a_network_to_other_widths(run, cnn, tmp_path):
     words = ("4.safetensors", "6.safetensors", *CNN, "--model-b", "digits_cnn:width=6")
-    ran = run("transport", *words, "--out", "brought.safetensors")
-    assert ran.code == 0 and "6 units of b onto 4 of a" in ran.out, ran.err
+    assert "6 units of b onto 4 of a" in run.done("transport", *words, "--out", "brought.safetensors").out
     assert run("fingerprint", "brought.safetensors").code == 0  # its card names the network whose widths it has

@@ -11,6 +11,7 @@ from checkpoints import save_with_card
 import intertwine as iw
 from intertwine.lab import networks, training
 from intertwine.stitching import StitchingStudy
+from intertwine.stitching.training_state import TrainingState
 
 QUICK = ["--epochs", "1", "--examples", "64"]
 SMALL = "digits_cnn:width=4"
@@ -29,17 +30,13 @@ def nets(tmp_path_factory):
     return [
         save_with_card(folder / f"{name}.safetensors", model, spec)
         for name, model, spec in (
-            ("a", a, SMALL),
-            ("twin", twin, SMALL),
-            ("b", b, SMALL),
-            ("mlp", mlp, "mlp:widths=8-8"),
+            ("a", a, SMALL), ("twin", twin, SMALL), ("b", b, SMALL), ("mlp", mlp, "mlp:widths=8-8"),
         )
-    ]
+    ]  # fmt: skip
 
 
 def test_two_networks_all_activations(run, nets, tmp_path):
-    ran = run("stitch", nets[0], nets[2], "--families", "g_relu,full,rank-1", *QUICK)
-    assert ran.code == 0, ran.err
+    ran = run.done("stitch", nets[0], nets[2], "--families", "g_relu,full,rank-1", *QUICK)
     assert "penalty" in ran.out
     assert "relu1" in ran.out
     study = StitchingStudy.load(tmp_path / "stitching" / "results.json")
@@ -55,8 +52,7 @@ def test_two_networks_all_activations(run, nets, tmp_path):
 def test_a_planted_copy_costs_nothing_by_direct_matching(run, nets):
     """Theorem 4.2."""
     words = ["stitch", *nets[:2], "--families", "g_relu,identity", "--method", "direct", "--no-recalibrate", "--json"]
-    ran = run(*words)
-    assert ran.code == 0, ran.err
+    ran = run.done(*words)
     found = json.loads(ran.out)
     assert found["kind"] == "StitchingStudy"
     penalties = {(s["layer_a"], s["family"]): s["penalty"] for s in found["stitchings"]}
@@ -66,8 +62,7 @@ def test_a_planted_copy_costs_nothing_by_direct_matching(run, nets):
 
 def test_three_networks_every_ordered_pair(run, nets, tmp_path):
     words = ["stitch", *nets[:3], "--layers", "relu3", "--families", "full", "--method", "direct", "--examples", "100"]
-    ran = run(*words, "--out", "zoo")
-    assert ran.code == 0, ran.err
+    run.done(*words, "--out", "zoo")
     study = StitchingStudy.load(tmp_path / "zoo" / "results.json")
     assert len(study.pairs) == 6
     assert set(study.table()["over"]) == {"models"}
@@ -75,19 +70,9 @@ def test_three_networks_every_ordered_pair(run, nets, tmp_path):
 
 def test_other_architectures_and_layers_by_pattern(run, nets):
     words = [
-        "stitch",
-        nets[2],
-        nets[3],
-        "--layers",
-        "flatt*",
-        "--layers-b",
-        "relu1",
-        "--families",
-        "full,g_relu",
-        "--json",
-    ]
-    ran = run(*words, *QUICK, "--method", "direct,task_loss", "--alpha", "0.01")
-    assert ran.code == 0, ran.err
+        "stitch", nets[2], nets[3], "--layers", "flatt*", "--layers-b", "relu1", "--families", "full,g_relu", "--json",
+    ]  # fmt: skip
+    ran = run.done(*words, *QUICK, "--method", "direct,task_loss", "--alpha", "0.01")
     found = json.loads(ran.out)["stitchings"]
     assert {(s["layer_a"], s["layer_b"], s["c_in"], s["c_out"]) for s in found} == {("flatten", "relu1", 16, 8)}
     assert len(found) == 4
@@ -96,8 +81,7 @@ def test_other_architectures_and_layers_by_pattern(run, nets):
 
 def test_random_start_seeds_augmentation_and_cross_validation(run, nets):
     words = ["stitch", nets[0], nets[2], "--layers", "relu2", "--families", "g_relu", "--json", *QUICK]
-    ran = run(*words, "--start", "random", "--seeds", "2", "--translate", "1", "--recipe", "v2", "--alpha", "cv")
-    assert ran.code == 0, ran.err
+    ran = run.done(*words, "--start", "random", "--seeds", "2", "--translate", "1", "--recipe", "v2", "--alpha", "cv")
     found = json.loads(ran.out)
     assert [s["seed"] for s in found["stitchings"]] == [0, 1]
     assert all(s["agreement"] is not None for s in found["stitchings"])  # the share that was recovered
@@ -107,8 +91,6 @@ def test_random_start_seeds_augmentation_and_cross_validation(run, nets):
 
 def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
     """Killed while pages are written: the same command trains nothing again."""
-    from intertwine.stitching.training_state import TrainingState
-
     words = ["stitch", nets[0], nets[2], "--layers", "relu3", "--families", "full", *QUICK]
     with monkeypatch.context() as patched:
         patched.setattr(StitchingStudy, "to_html", lambda *_: os.replace("nowhere", "here"))
@@ -130,6 +112,4 @@ def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input(run, nets, words, message):
-    ran = run("stitch", nets[0], nets[2], *QUICK, *words)
-    assert ran.code == 2, ran.err
-    assert message in ran.error
+    assert message in run.refused("stitch", nets[0], nets[2], *QUICK, *words)

@@ -85,13 +85,7 @@ SAID = [
     *[
         ([*words, A, B], f"no card lies beside the weights. Got none for '{B}'")
         for words in (
-            ["same"],
-            ["diff"],
-            ["correspond"],
-            ["lineage"],
-            ["compare"],
-            ["align"],
-            ["barrier"],
+            ["same"], ["diff"], ["correspond"], ["lineage"], ["compare"], ["align"], ["barrier"],
             ["merge", "--out", "m"],
         )
     ],
@@ -137,7 +131,7 @@ SAID = [
     (["merge", A, B, A, "--ratio", "0.3", "--out", "m.safetensors"], "Got 3, which are averaged."),
     (["merge", A, B, "--mergekit", "x.yml", "--method", "transport"], "must be left out with --mergekit"),
     (["runs", "clean"], "NAME must be given to clean. Got none."),
-]
+]  # fmt: skip
 
 
 def tensor(values: bytes, dtype: str, shape: list[int]) -> bytes:

@@ -19,14 +19,9 @@ def concept_set():
     scenes = torch.randint(5, 7, (9, 1), generator=g)
     scenes[::3] = -1
     concepts = [
-        Concept("red", "colour"),
-        Concept("blue", "colour"),
-        Concept("wheel", "part"),
-        Concept("door", "part"),
-        Concept("roof", "part"),
-        Concept("street", "scene"),
-        Concept("forest", "scene"),
-    ]
+        Concept("red", "colour"), Concept("blue", "colour"), Concept("wheel", "part"), Concept("door", "part"),
+        Concept("roof", "part"), Concept("street", "scene"), Concept("forest", "scene"),
+    ]  # fmt: skip
     return TensorConcepts(images, labels, concepts, scenes, name="made")
 
 

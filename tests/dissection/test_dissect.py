@@ -1,5 +1,6 @@
 """The whole way from a model to detectors: laws, invariance, resuming, bad input."""
 
+import io
 import json
 import sys
 from copy import deepcopy
@@ -7,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from made import Function
 from torch import nn
 
 from intertwine.dissection import Bases, Concept, Criterion, Dissection, Maps, TensorConcepts, WithColours, dissect
@@ -120,14 +122,9 @@ def test_permuted_network_has_permuted_units(network, concept_set):
 @pytest.mark.parametrize("options", [{"memory": 0}, {"batch_size": 2}, {"memory": 0, "batch_size": 4}])
 def test_memory_and_batches_do_not_change_findings(network, concept_set, found, options):
     again = dissect(
-        network,
-        "3",
-        concept_set,
-        Bases(seeds=2, g_relu=3),
-        pictures=0,
-        criterion=Criterion(quantile=0.1),
+        network, "3", concept_set, Bases(seeds=2, g_relu=3), pictures=0, criterion=Criterion(quantile=0.1),
         maps=Maps(**options),
-    )
+    )  # fmt: skip
     assert [a.concept for a in again.arms] == [a.concept for a in found.arms]
     assert again.own.iou == found.own.iou
 
@@ -135,14 +132,9 @@ def test_memory_and_batches_do_not_change_findings(network, concept_set, found, 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_precisions(network, concept_set, dtype):
     found = dissect(
-        network.to(dtype),
-        "3",
-        concept_set,
-        Bases(*TWO),
-        criterion=Criterion(quantile=0.1),
-        maps=Maps(transform=lambda images: images.to(dtype)),
-        **FAST,
-    )
+        network.to(dtype), "3", concept_set, Bases(*TWO), criterion=Criterion(quantile=0.1),
+        maps=Maps(transform=lambda images: images.to(dtype)), **FAST,
+    )  # fmt: skip
     assert found.unchanged is True
 
 
@@ -187,7 +179,6 @@ def test_intervals_are_students(found):
 def test_pictures_show_the_best_units(network, concept_set, found):
     """Two units with the largest IoU, each on the four images where it is most active, the most active first."""
     import base64
-    import io
 
     from PIL import Image
 
@@ -230,14 +221,9 @@ def test_resume_refuses_another_plan(network, concept_set, tmp_path):
         dissect(network, "3", concept_set, Bases([0]), resume=tmp_path, criterion=Criterion(quantile=0.1), **FAST)
     with pytest.raises(ValueError, match=r"where data differ"):
         dissect(
-            network,
-            "3",
-            concept_set,
-            Bases([0]),
-            resume=tmp_path,
-            maps=Maps(transform=lambda images: images - 0.5),
+            network, "3", concept_set, Bases([0]), resume=tmp_path, maps=Maps(transform=lambda images: images - 0.5),
             **FAST,
-        )
+        )  # fmt: skip
     with torch.no_grad():
         network[0].weight += 1
     with pytest.raises(ValueError, match="model"):
@@ -265,13 +251,9 @@ def test_tokens_form_a_grid(concept_set, extra):
     found = dissect(
         model, "norm", concept_set, Bases(*TWO), criterion=Criterion(quantile=0.1), maps=Maps(grid=(3, 2)), **FAST
     )
-    plain = nn.Sequential(model.patch, ChannelNorm())
+    norm = Function(lambda x: nn.functional.layer_norm(x.movedim(1, -1), (8,)).movedim(-1, 1))
+    plain = nn.Sequential(model.patch, norm)
     assert found.own.iou == dissect(plain, "1", concept_set, Bases([0]), criterion=Criterion(0.1), **FAST).own.iou
-
-
-class ChannelNorm(nn.Module):
-    def forward(self, x):
-        return nn.functional.layer_norm(x.movedim(1, -1), (8,)).movedim(-1, 1)
 
 
 def test_square_grid_is_found_by_itself():
@@ -381,14 +363,9 @@ def test_bases_are_a_value_of_their_own(network, concept_set):
 def test_arms_cover_the_plan_once():
     arms = Bases([0, 0.5, 1, 0.5], [3, 4], 2).arms
     assert [(a.kind, a.alpha, a.seed) for a in arms] == [
-        ("rotation", 0, 3),
-        ("rotation", 0.5, 3),
-        ("rotation", 0.5, 4),
-        ("rotation", 1, 3),
-        ("rotation", 1, 4),
-        ("g_relu", 1, 0),
-        ("g_relu", 1, 1),
-    ]
+        ("rotation", 0, 3), ("rotation", 0.5, 3), ("rotation", 0.5, 4), ("rotation", 1, 3), ("rotation", 1, 4),
+        ("g_relu", 1, 0), ("g_relu", 1, 1),
+    ]  # fmt: skip
     assert Bases([1], [0], 0).arms[0].alpha == 0
     assert len({a.name for a in arms}) == len(arms)
 
@@ -405,13 +382,9 @@ def test_colours_from_pixels_can_be_dissected(concept_set):
     images[:, 2, 4:, 4:] = 220
     data = WithColours(TensorConcepts(images, torch.zeros(6, 8, 8).long(), [Concept("all", "thing")]))
     found = dissect(
-        nn.Conv2d(3, 3, 1, bias=False).requires_grad_(False),
-        "",
-        data,
-        Bases([0]),
-        criterion=Criterion(empty="drop"),
+        nn.Conv2d(3, 3, 1, bias=False).requires_grad_(False), "", data, Bases([0]), criterion=Criterion(empty="drop"),
         **FAST,
-    )
+    )  # fmt: skip
     assert found.categories == ("thing", "colour")
     identity = nn.Conv2d(3, 3, 1, bias=False)
     identity.weight.data = torch.eye(3)[:, :, None, None]

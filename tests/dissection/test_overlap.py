@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from intertwine.dissection import TensorConcepts
 from intertwine.dissection.maps import LabelledMaps
 from intertwine.dissection.overlap import Tally
 
@@ -53,7 +54,6 @@ def test_images_without_the_category_do_not_count(concept_set):
 
 def test_a_constant_map_at_its_threshold_stays_off():
     # bilinear weights that do not sum to 1 exactly must not lift a constant map over itself
-    from intertwine.dissection import TensorConcepts
 
     images = torch.zeros(1, 3, 113, 97, dtype=torch.uint8)
     concept_set = TensorConcepts(images, torch.zeros(1, 113, 97, dtype=torch.long), ["all"])

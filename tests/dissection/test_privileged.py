@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from intertwine.dissection import Criterion, PrivilegedBases, predict, privileged_bases
+from intertwine.lab.networks import resnet50
 
 
 @pytest.fixture
@@ -54,8 +55,6 @@ def test_saving_and_loading(model, concept_set, tmp_path):
 
 
 def test_batch_norm_ties_a_stream_without_activation_to_its_channels():
-    from intertwine.lab.networks import resnet50
-
     images = torch.rand(2, 3, 32, 32)
     nets = [resnet50(3, width=2, blocks=(1, 1), stem="small", residual_relu=r).eval() for r in (True, False)]
     assert "permutes and rescales" in predict(nets[0], "layer2", images)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from made import Made
 from quantised_models import text
 from torch import nn
 from transformers_zoo import MAKERS
@@ -9,22 +10,19 @@ from transformers_zoo import MAKERS
 import intertwine as iw
 
 
-class Stored(nn.Module):
+def stored():
     """A linear layer of whole numbers, as quantisers leave them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.last = nn.LayerNorm(8), nn.Linear(8, 3)
-        self.weight = nn.Parameter(torch.randint(0, 255, (8, 8), dtype=torch.uint8), requires_grad=False)
-
-    def forward(self, x):
-        return self.last(nn.functional.linear(self.norm(x), self.weight.float() / 128 - 1).relu())
+    return Made(
+        lambda m, x: m.last(nn.functional.linear(m.norm(x), m.weight.float() / 128 - 1).relu()), norm=nn.LayerNorm(8),
+        last=nn.Linear(8, 3),
+        weight=nn.Parameter(torch.randint(0, 255, (8, 8), dtype=torch.uint8), requires_grad=False),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("format", ["llm-compressor", "spinquant", "perm-spec"])
 def test_quantised_weights_are_refused(format):
-    model = Stored()
-    with pytest.raises(ValueError, match=r"model must hold plain weights. Got quantised ones in .*Stored.*uint8"):
+    model = stored()
+    with pytest.raises(ValueError, match=r"model must hold plain weights. Got quantised ones in .*Made.*uint8"):
         iw.symmetries(model, torch.randn(4, 8)).mappings(format)
 
 
@@ -39,7 +37,7 @@ def test_modules_of_quantisers_are_refused():
 
 @pytest.mark.parametrize("change", ["fold", "rotate", "prune"])
 def test_quantised_weights_are_left_as_they_are(change):
-    model, x = Stored(), torch.randn(4, 8)
+    model, x = stored(), torch.randn(4, 8)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     changes = {"fold": iw.fold, "rotate": iw.rotate}
     changes["prune"] = lambda net, x: iw.prune_channels(iw.symmetries(net, x), "weight[0]", [0], net, x)
@@ -137,16 +135,11 @@ def test_a_model_that_returns_its_stream_keeps_the_mappings_inside():
 
 
 def test_a_layer_tied_to_another_is_scaled_nowhere():
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.a, self.b = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
-            self.b.weight, self.head = self.a.weight, nn.Linear(8, 3)
-
-        def forward(self, x):
-            return self.head(self.b(self.a(self.norm(x)).relu()).tanh())
-
-    model = Tied()
+    model = Made(
+        lambda m, x: m.head(m.b(m.a(m.norm(x)).relu()).tanh()), norm=nn.LayerNorm(8), a=nn.Linear(8, 8),
+        b=nn.Linear(8, 8),
+    )  # fmt: skip
+    model.b.weight, model.head = model.a.weight, nn.Linear(8, 3)
     found = iw.symmetries(model, torch.randn(4, 8)).mappings()
     assert all(entry.proof.passed for entry in found.entries)
     assert not any("a" in entry.writes and "b" in entry.reads for entry in found.entries)

@@ -6,6 +6,7 @@ Without a GPU its AWQ cannot pin memory; that call alone is left out.
 import pytest
 import torch
 from quantised_models import text
+from torch.utils.data import DataLoader
 
 import intertwine as iw
 
@@ -39,8 +40,6 @@ def resolved(monkeypatch):
 
 
 def calibration():
-    from torch.utils.data import DataLoader
-
     generator = torch.Generator().manual_seed(0)
     lines = [torch.randint(3, 60, (8,), generator=generator) for _ in range(4)]
     return DataLoader([{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in lines], batch_size=2)

@@ -9,6 +9,7 @@ import copy
 import pytest
 import torch
 import transformers_zoo as hf_zoo
+from noise import shaken
 from scipy.optimize import linear_sum_assignment
 from torch import nn
 
@@ -59,9 +60,7 @@ def transformer(name):
     pytest.importorskip("transformers")
     torch.manual_seed(0)
     model, inputs = hf_zoo.MAKERS[name]()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    shaken(model, 0.3)
     return model.eval(), inputs
 
 

@@ -4,6 +4,7 @@ import pytest
 import quantised_models
 import torch
 import transformers_zoo as hf_zoo
+from noise import shaken
 from torch import nn
 from upstream import dtype_name, stacked_experts
 from zoo import build
@@ -20,12 +21,9 @@ CASES = {
     "GPT-2, heads": ("GPT2LMHeadModel", "transformer.h.0.attn.c_attn.weight[1].0.0", [0, 3], 6904),
     "GPT-2, MLP": ("GPT2LMHeadModel", "transformer.h.1.mlp.c_fc.weight[1]", range(20), 5988),
     "Mixtral, units of every expert": (
-        "MixtralForCausalLM",
-        "model.layers.0.mlp.experts.gate_up_proj[1].0",
-        range(12),
-        8080,
+        "MixtralForCausalLM", "model.layers.0.mlp.experts.gate_up_proj[1].0", range(12), 8080,
     ),
-}
+}  # fmt: skip
 _SINCE = {"Mixtral, units of every expert": stacked_experts}
 
 
@@ -33,9 +31,7 @@ def made(name: str):
     pytest.importorskip("transformers")
     torch.manual_seed(0)
     model, inputs = hf_zoo.MAKERS[name]()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    shaken(model, 0.3)
     return model, inputs
 
 
@@ -100,13 +96,9 @@ def test_depthwise_convolutions_keep_one_group_for_each_channel():
 def test_whole_groups_of_a_grouped_convolution_go_with_what_reads_them():
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 1),
-        nn.ReLU(),
-        nn.Conv2d(8, 12, 3, groups=4),
-        nn.GroupNorm(4, 12),
-        nn.ReLU(),
+        nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 12, 3, groups=4), nn.GroupNorm(4, 12), nn.ReLU(),
         nn.Conv2d(12, 2, 1),
-    )
+    )  # fmt: skip
     x = torch.randn(2, 3, 6, 6)
     sym = iw.symmetries(model, x)
     small = iw.prune_channels(sym, "0.weight[0].0", [0, 3], model, x)
@@ -120,9 +112,7 @@ def whole_experts():
     pytest.importorskip("transformers")
     torch.manual_seed(0)
     model, inputs = quantised_models.text("MixtralForCausalLM", experts_implementation="batched_mm")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    shaken(model, 0.3)
     return model, inputs
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers_zoo as hf_zoo
+from made import Made
 from torch import nn
 
 import intertwine as iw
@@ -100,21 +101,16 @@ def test_what_is_saved_is_loaded_as_the_same_function_or_not_saved(name, make, t
     assert loaded.config.tie_word_embeddings == (model.config.tie_word_embeddings and not turned.added)
 
 
-class Logits(nn.Module):
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, tokens):
-        return self.net(tokens).logits
+def logits(net: nn.Module):
+    return Made(lambda m, tokens: m.net(tokens).logits, net=net)
 
 
 def test_a_model_in_a_wrapper_is_not_saved_with_too_much_either(tmp_path):
     model, inputs = made("GPT2LMHeadModel")
-    folded = iw.fold(Logits(model), inputs["input_ids"])
+    folded = iw.fold(logits(model), inputs["input_ids"])
     with pytest.raises(ValueError, match=r"Got lm_head.bias"):
         folded.model.net.save_pretrained(tmp_path)
-    turned = iw.rotate(Logits(model), inputs["input_ids"])
+    turned = iw.rotate(logits(model), inputs["input_ids"])
     turned.model.net.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path).eval()
     iw.testing.assert_same_function(model, loaded, inputs)
@@ -152,16 +148,12 @@ def test_what_cannot_rotate_is_named():
 
 
 def test_a_parameter_that_is_one_number_hides_no_reason():
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.t = nn.Linear(4, 6), nn.Linear(6, 2), nn.Parameter(torch.tensor(2.0))
-
-        def forward(self, x):
-            return self.t * self.b(self.a(x).relu())
-
+    scaled = Made(
+        lambda m, x: m.t * m.b(m.a(x).relu()), a=nn.Linear(4, 6), b=nn.Linear(6, 2),
+        t=nn.Parameter(torch.tensor(2.0)),
+    )  # fmt: skip
     with pytest.raises(ValueError, match=r"stream that can rotate. Got no linear maps, no signs: relu"):
-        iw.rotate(Scaled(), torch.randn(3, 4))
+        iw.rotate(scaled, torch.randn(3, 4))
 
 
 @pytest.mark.parametrize("choice", ["haddamard", torch.ones(16, 16), torch.eye(3)[:2], torch.full((16, 16), torch.nan)])

@@ -4,7 +4,8 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from tap_models import Fails, Functional, InPlace, Nested, SharedRelu, Words, hooks
+from made import Function, Made
+from tap_models import fails, functional, hooks, in_place, nested, shared_relu, words
 from torch import nn
 
 import intertwine as iw
@@ -12,6 +13,7 @@ from intertwine._nested import tensors_in
 from intertwine.features import collect, layers, tap
 from intertwine.features.activations import watching
 from intertwine.features.batches import length, regroup, repeatable, size
+from intertwine.programs import capture
 
 
 def images(n=6):
@@ -26,7 +28,7 @@ def names(points):
 
 
 def test_a_shared_module_has_one_point_per_call():
-    model, x = SharedRelu(), images()
+    model, x = shared_relu(), images()
     features = collect(model, x.split(2))
     assert list(features) == ["relu#0", "relu#1", "relu#2"]
     first = model.stem(x).relu()
@@ -45,7 +47,7 @@ def test_a_module_under_two_names_goes_by_the_first():
 
 
 def test_in_place_changes_come_too_late():
-    model, x = InPlace().eval(), images()
+    model, x = in_place().eval(), images()
     features = collect(model, [x], ["conv", "norm", "relu"])
     conv = model.conv(x)
     torch.testing.assert_close(features["conv"], conv)
@@ -54,7 +56,7 @@ def test_in_place_changes_come_too_late():
 
 
 def test_outputs_of_tuples_and_mappings():
-    model, x = Nested(), torch.randn(4, 5, 8)
+    model, x = nested(), torch.randn(4, 5, 8)
     with tap(model, ["attention", "pair"]) as tapped:
         features = tapped(x)
         assert features["attention"].shape == (4, 5, 8)
@@ -70,47 +72,35 @@ def test_outputs_of_tuples_and_mappings():
 
 
 def test_outputs_by_call():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lstm = nn.LSTM(3, 3, batch_first=True)
-
-        def forward(self, x):
-            return self.lstm(self.lstm(x)[0])[0]
-
     swap = {"lstm#1": lambda out: out[1][0].transpose(0, 1)}
-    features = collect(Twice(), [torch.randn(2, 4, 3)], "lstm*", outputs=swap)
+    twice = Made(lambda m, x: m.lstm(m.lstm(x)[0])[0], lstm=nn.LSTM(3, 3, batch_first=True))
+    features = collect(twice, [torch.randn(2, 4, 3)], "lstm*", outputs=swap)
     assert {k: tuple(v.shape) for k, v in features.items()} == {"lstm#0": (2, 4, 3), "lstm#1": (2, 1, 3)}
 
 
 def test_only_points_with_the_batch_first_are_listed():
-    listed = names(layers(Nested(), torch.randn(4, 5, 8)))
+    listed = names(layers(nested(), torch.randn(4, 5, 8)))
     assert listed == ["attention", "pair", ""]  # no table (no batch), sort (integers), unused (never runs)
 
 
 def test_default_layers_are_activations_or_else_leaves():
-    assert list(collect(InPlace(), [images()])) == ["relu"]
-    assert list(collect(Functional(), [torch.randn(4, 3)])) == ["relu"]
+    assert list(collect(in_place(), [images()])) == ["relu"]
+    assert list(collect(functional(), [torch.randn(4, 3)])) == ["relu"]
     linear = nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Identity(), nn.Flatten(), nn.Linear(4, 2))
     assert list(collect(linear, [torch.randn(4, 3)])) == ["0", "4"]  # the others hand on what they were given
 
 
 def test_patterns_choose_what_matches_in_run_order():
-    model = SharedRelu()
+    model = shared_relu()
     assert list(collect(model, [images()], ["head", "relu#*"])) == ["head", "relu#0", "relu#1", "relu#2"]
     assert list(collect(model, [images()], "relu#[02]")) == ["relu#0", "relu#2"]
 
 
 def test_batches_of_every_kind_give_the_same_features():
-    model, ids = Words(), torch.arange(10).view(2, 5)
+    model, ids = words(), torch.arange(10).view(2, 5)
     plain = collect(model, [ids])["act"]
-    for batch in [
-        (ids, torch.zeros(2)),
-        [ids, 1],
-        {"input_ids": ids, "labels": ids},
-        ({"input_ids": ids}, ids),
-        ((ids,), 0),
-    ]:
+    named = {"input_ids": ids, "labels": ids}
+    for batch in [(ids, torch.zeros(2)), [ids, 1], named, ({"input_ids": ids}, ids), ((ids,), 0)]:
         assert torch.equal(collect(model, [batch])["act"], plain)
 
 
@@ -120,11 +110,11 @@ def test_max_examples_stops_reading():
         yield images(4)
         raise AssertionError("read too far")
 
-    assert collect(SharedRelu(), batches(), ["stem"], max_examples=7)["stem"].shape[0] == 7
+    assert collect(shared_relu(), batches(), ["stem"], max_examples=7)["stem"].shape[0] == 7
 
 
 def test_the_batch_goes_where_it_is_told():
-    with tap(Functional().to("meta"), ["one"], device="meta") as tapped:
+    with tap(functional().to("meta"), ["one"], device="meta") as tapped:
         assert tapped(torch.ones(2, 3))["one"].device.type == "meta"
 
 
@@ -168,7 +158,7 @@ def frozen_in_eval(model):
 
 
 def test_flags_buffers_and_hooks_are_as_before():
-    model = InPlace()
+    model = in_place()
     flags = frozen_in_eval(model)
     state = {k: v.clone() for k, v in model.state_dict().items()}
     mine = model.conv.register_forward_hook(lambda *_: None)
@@ -180,7 +170,7 @@ def test_flags_buffers_and_hooks_are_as_before():
 
 
 def test_an_exception_leaves_nothing_behind():
-    model = Fails().train()
+    model = fails().train()
     batches = [torch.ones(4, 3), torch.ones(4, 3), torch.full((4, 3), 13.0)]
     with pytest.raises(ArithmeticError, match="thirteen"):
         collect(model, batches)
@@ -190,7 +180,7 @@ def test_an_exception_leaves_nothing_behind():
 
 
 def test_hooks_exist_only_while_a_batch_runs():
-    model = Functional()
+    model = functional()
     with tap(model, ["one"]) as tapped:
         features = tapped(torch.ones(2, 3))
         assert hooks(model) == 0
@@ -203,12 +193,12 @@ def test_hooks_exist_only_while_a_batch_runs():
 def test_inputs_are_not_changed():
     x = images()
     before = x.clone()
-    collect(InPlace(), [x])
+    collect(in_place(), [x])
     assert torch.equal(x, before)
 
 
 def test_tapped_can_be_entered_again_but_not_twice_at_once():
-    tapped = tap(Functional(), ["one"])
+    tapped = tap(functional(), ["one"])
     for _ in range(2):
         with tapped:
             tapped(torch.ones(2, 3))
@@ -217,7 +207,7 @@ def test_tapped_can_be_entered_again_but_not_twice_at_once():
 
 
 def test_compiled_models_are_read_through(monkeypatch):
-    model = Functional()
+    model = functional()
     compiled = torch.compile(model, backend="eager")
     assert torch.equal(collect(compiled, [torch.ones(2, 3)], ["two"])["two"], model(torch.ones(2, 3)).detach())
 
@@ -237,18 +227,18 @@ def test_compiled_models_are_read_through(monkeypatch):
 )
 def test_wrong_layers(layers, message):
     with pytest.raises(ValueError, match=message):
-        collect(SharedRelu(), [images()], layers)
+        collect(shared_relu(), [images()], layers)
 
 
 @pytest.mark.parametrize("name", ["unused", "table", "sort"])
 def test_layers_without_features(name):
     with pytest.raises(ValueError, match=rf"first axis is the batch\. Got '{name}'"):
-        collect(Nested(), [torch.randn(4, 5, 8)], [name])
+        collect(nested(), [torch.randn(4, 5, 8)], [name])
 
 
 def test_wrong_layers_are_refused_after_two_examples():
     seen = []
-    model = Functional()
+    model = functional()
     model.one.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[0]))
     with pytest.raises(ValueError, match="Close names"):
         collect(model, [torch.ones(100, 3)] * 5, ["three"])
@@ -256,16 +246,9 @@ def test_wrong_layers_are_refused_after_two_examples():
 
 
 def test_a_layer_that_stops_running():
-    class Sometimes(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lin = nn.Linear(3, 3)
-
-        def forward(self, x):
-            return self.lin(x) if x.sum() > 0 else x
-
+    sometimes = Made(lambda m, x: m.lin(x) if x.sum() > 0 else x, lin=nn.Linear(3, 3))
     with pytest.raises(RuntimeError, match=r"must run on every batch\. Got a batch on which \['lin'\]"):
-        collect(Sometimes(), [torch.ones(4, 3), -torch.ones(4, 3)], ["lin"])
+        collect(sometimes, [torch.ones(4, 3), -torch.ones(4, 3)], ["lin"])
 
 
 def test_shapes_that_change_between_batches():
@@ -275,22 +258,22 @@ def test_shapes_that_change_between_batches():
 
 def test_no_batches_and_no_loader():
     with pytest.raises(ValueError, match=r"at least one batch\. Got none"):
-        collect(Functional(), [])
+        collect(functional(), [])
     used_up = iter([torch.ones(2, 3)])
-    collect(Functional(), used_up)
+    collect(functional(), used_up)
     with pytest.raises(ValueError, match="read only once"):
-        collect(Functional(), used_up)
+        collect(functional(), used_up)
     with pytest.raises(TypeError, match=r"iterable of batches\. Got Tensor\. For one batch, pass \[batch\]"):
-        collect(Functional(), torch.ones(2, 3))
+        collect(functional(), torch.ones(2, 3))
     with pytest.raises(TypeError, match="a batch must be a tensor"):
-        collect(Functional(), ["text"])
+        collect(functional(), ["text"])
     with pytest.raises(ValueError, match=r"max_examples must be at least 1\. Got 0"):
-        collect(Functional(), [torch.ones(2, 3)], max_examples=0)
+        collect(functional(), [torch.ones(2, 3)], max_examples=0)
 
 
 def test_a_call_outside_the_block():
     with pytest.raises(RuntimeError, match="inside 'with tap"):
-        tap(Functional())(torch.ones(2, 3))
+        tap(functional())(torch.ones(2, 3))
 
 
 def test_a_model_without_features():
@@ -310,13 +293,8 @@ def test_a_model_that_overwrites_its_input_sees_a_copy():
 @pytest.mark.parametrize("sizes", [[1] * 11, [5, 5, 1], [9, 2], [3], [4, 4, 4], [2, 9, 1, 1, 1]])
 def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
     x = torch.arange(sum(sizes)).view(-1, 1)
-    for wrap in [
-        lambda t: t,
-        lambda t: (t, 0),
-        lambda t: {"x": t},
-        lambda t: ((t, t), 0),
-        lambda t: {"x": [t, {"y": t}]},
-    ]:
+    wraps = [lambda t: t, lambda t: (t, 0), lambda t: {"x": t}, lambda t: ((t, t), 0), lambda t: {"x": [t, {"y": t}]}]
+    for wrap in wraps:
         groups = list(regroup([wrap(part) for part in x.split(sizes)], at_least=4))
         assert sum(size(g) for g in groups) == len(x)
         assert all(torch.equal(torch.cat(part), x) for part in zip(*map(tensors_in, groups)))
@@ -388,33 +366,27 @@ def test_the_last_seed_counts_and_the_work_between_batches_draws_on_its_own():
 
 
 def test_features_of_two_models_collected_from_a_shuffled_loader_belong_together():
-    model, loader = Functional(), torch.utils.data.DataLoader(torch.randn(32, 3), batch_size=8, shuffle=True)
+    model, loader = functional(), torch.utils.data.DataLoader(torch.randn(32, 3), batch_size=8, shuffle=True)
     one, two = (collect(model, loader, "two")["two"] for _ in range(2))
     assert torch.equal(one, two)
 
 
-class Written(nn.Module):
+def written():
     """Nonlinearities in every spelling."""
 
-    def __init__(self):
-        super().__init__()
-        self.one, self.two, self.relu = nn.Linear(3, 4), nn.Linear(4, 4), nn.ReLU()
-        self.act = Swish()
+    def run(m, x):
+        x = nn.functional.relu(m.one(x))
+        x = m.relu(m.two(x)).add(1)
+        x = m.act(torch.relu(x) - 0.1)
+        return nn.functional.gelu(m.two(x).clamp(min=0).mul_(0.9).relu_())
 
-    def forward(self, x):
-        x = nn.functional.relu(self.one(x))
-        x = self.relu(self.two(x)).add(1)
-        x = self.act(torch.relu(x) - 0.1)
-        return nn.functional.gelu(self.two(x).clamp(min=0).mul_(0.9).relu_())
-
-
-class Swish(nn.Module):
-    def forward(self, x):
-        return x * torch.sigmoid(x)
+    return Made(
+        run, one=nn.Linear(3, 4), two=nn.Linear(4, 4), relu=nn.ReLU(), act=Function(lambda x: x * torch.sigmoid(x))
+    )
 
 
 def test_nonlinearities_called_as_functions_are_points_with_the_values_that_they_return():
-    model, x = Written(), torch.randn(5, 3)
+    model, x = written(), torch.randn(5, 3)
     names = ["F.relu#0", "relu", "F.relu#1", "act", "F.relu#2", "F.relu#3", "gelu"]
     assert [p.name for p in layers(model, x) if p.activation] == names
     with tap(model) as tapped:
@@ -428,9 +400,7 @@ def test_nonlinearities_called_as_functions_are_points_with_the_values_that_they
 
 
 def test_functions_have_one_name_in_features_and_in_programs():
-    from intertwine.programs import capture
-
-    model, x = Written(), torch.randn(5, 3)
+    model, x = written(), torch.randn(5, 3)
     program = capture(model, (x,))
     names = [p.name for p in layers(model, x)]
     assert {name for name in names if name} <= set(program.taps)
@@ -442,7 +412,7 @@ def test_functions_have_one_name_in_features_and_in_programs():
 
 
 def test_state_dicts_are_refused_in_words():
-    state = InPlace().state_dict()
+    state = in_place().state_dict()
     for read in (lambda: collect(state, [images()]), lambda: layers(state, images()), lambda: tap(state)):
         with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module.*load_state_dict"):
             read()

@@ -3,6 +3,7 @@
 import gate_models
 import pytest
 import torch
+from made import Function, Made
 from torch import nn
 
 import intertwine as iw
@@ -74,15 +75,12 @@ def test_what_cannot_be_matched_is_refused():
         match_gates(single, single, x)
 
 
-class Bottleneck(nn.Module):
+def bottleneck():
     """ReLU units on both sides of a linear space, which no gate switches."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.down, self.up, self.b = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(3, 5), nn.Linear(5, 2)
-
-    def forward(self, x):
-        return self.b(torch.relu(self.up(self.down(torch.relu(self.a(x))))))
+    return Made(
+        lambda m, x: m.b(torch.relu(m.up(m.down(torch.relu(m.a(x)))))), a=nn.Linear(4, 6), down=nn.Linear(6, 3),
+        up=nn.Linear(3, 5), b=nn.Linear(5, 2),
+    )  # fmt: skip
 
 
 GROUPED = [nn.Conv2d(2, 6, 1), nn.ReLU(), nn.Conv2d(6, 6, 3, groups=3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 2)]
@@ -100,7 +98,7 @@ def copied_by_gates(model, x):
 
 
 def test_spaces_without_gates_are_matched_by_weights():
-    _, match = copied_by_gates(Bottleneck().double(), torch.randn(300, 4, dtype=torch.float64))
+    _, match = copied_by_gates(bottleneck().double(), torch.randn(300, 4, dtype=torch.float64))
     assert match.unmatched == ("down.weight[0]",)
 
 
@@ -110,7 +108,7 @@ def test_grouped_convolutions_are_matched_within_their_groups():
 
 
 def test_gates_of_absolute_values_are_not_looked_at():
-    model = nn.Sequential(nn.Linear(4, 5), gate_models.Absolute(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    model = nn.Sequential(nn.Linear(4, 5), Function(torch.abs), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
     _, match = copied_by_gates(model.double(), torch.randn(300, 4, dtype=torch.float64))
     assert [s.layers for s in match.spaces] == [("3",)]
 

@@ -61,16 +61,11 @@ def test_soft_gates_are_refused_and_would_have_changed():
     torch.testing.assert_close(iw.gates.overlap(hard, x), iw.gates.overlap(model, x))
 
 
-def test_overlap_counts_paths():
-    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
+@pytest.mark.parametrize("name", ["mlp", "mlp, leaky"])
+def test_overlap_counts_paths(name):
+    model, x = gate_models.make(name), gate_models.inputs(name)
     torch.testing.assert_close(iw.gates.overlap(model, x), iw.gates.paths(model, x).overlap().sum(-1))
     torch.testing.assert_close(iw.gates.overlap(model, x, log=True).exp(), iw.gates.overlap(model, x))
-
-
-def test_overlap_of_a_leaky_network_is_of_its_gate_values():
-    model, x = gate_models.make("mlp, leaky"), gate_models.inputs("mlp, leaky")
-    assert isinstance(model[1], nn.LeakyReLU)
-    torch.testing.assert_close(iw.gates.overlap(model, x), iw.gates.paths(model, x).overlap().sum(-1))
 
 
 def test_overlap_of_a_gated_network_counts_paths_whatever_its_input():

@@ -4,20 +4,15 @@ import threading
 import gate_models
 import pytest
 import torch
-from gate_models import Fn
+from made import Function, Made
 from numeric import equal
 from torch import nn
 
 import intertwine as iw
 
 NAMES = [
-    "mlp, biases",
-    "conv 2d GAP",
-    "average pooling",
-    "max pooling",
-    "residual conv, batch norm",
-    "residual, ReLU after",
-]
+    "mlp, biases", "conv 2d GAP", "average pooling", "max pooling", "residual conv, batch norm", "residual, ReLU after",
+]  # fmt: skip
 
 
 def with_statistics(network, x):
@@ -200,7 +195,7 @@ NONLINEAR = {
 def test_nonlinearities_in_any_form_are_refused(name, build, place):
     """Before the ReLU they would make gates nonlinear, and behind it outputs that no paths add up to."""
     layers = [nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)]
-    layers.insert(1 if place == "before" else 3, Fn(NONLINEAR[name]))
+    layers.insert(1 if place == "before" else 3, Function(NONLINEAR[name]))
     model, x = nn.Sequential(*layers), torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match=r"must be affine|nonlinearities"):
         build(model)(x)
@@ -262,32 +257,29 @@ def test_an_example_lets_mistakes_be_told_when_they_are_made():
         iw.gates.dlgn(norm, x)
 
 
-class InPlace(nn.Module):
+def in_place(kind):
     """ReLUs that overwrite what others read."""
 
-    def __init__(self, kind):
-        super().__init__()
-        self.first, self.second, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
-        self.kind, self.relu = kind, nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        h = self.first(x)
-        if self.kind == "result unused":
-            self.relu(h)
-        elif self.kind == "method":
+    def run(m, x):
+        h = m.first(x)
+        if kind == "result unused":
+            m.relu(h)
+        elif kind == "method":
             h.relu_()
-        elif self.kind == "function":
+        elif kind == "function":
             torch.relu_(h)
-        elif self.kind == "clamp":
+        elif kind == "clamp":
             h.clamp_(min=0)
-        elif self.kind == "before the skip":
-            h = h + self.second(self.relu(h))
-        elif self.kind == "two slopes":
+        elif kind == "before the skip":
+            h = h + m.second(m.relu(h))
+        elif kind == "two slopes":
             nn.functional.leaky_relu_(h, 0.1)
-        elif self.kind == "added to":
-            h = self.relu(h)
+        elif kind == "added to":
+            h = m.relu(h)
             h += x.sum(1, keepdim=True)
-        return self.last(h)
+        return m.last(h)
+
+    return Made(run, first=nn.Linear(4, 6), second=nn.Linear(6, 6), last=nn.Linear(6, 2), relu=nn.ReLU(inplace=True))
 
 
 KINDS = ["result unused", "method", "function", "clamp", "before the skip", "two slopes", "added to"]
@@ -296,7 +288,7 @@ KINDS = ["result unused", "method", "function", "clamp", "before the skip", "two
 @pytest.mark.parametrize("kind", KINDS)
 def test_relus_that_overwrite_their_input_are_gates_too(kind):
     torch.manual_seed(0)
-    model, x = InPlace(kind).double(), torch.randn(5, 4, dtype=torch.float64)
+    model, x = in_place(kind).double(), torch.randn(5, 4, dtype=torch.float64)
     learnt = iw.gates.dgn(model, regime="fixed_learnt")
     learnt.value.load_state_dict(model.state_dict())
     equal(learnt(x), model(x))  # gates of its own weights
@@ -306,7 +298,7 @@ def test_relus_that_overwrite_their_input_are_gates_too(kind):
 
 
 def test_features_are_not_overwritten_by_what_follows():
-    model = InPlace("added to")
+    model = in_place("added to")
     network, x = iw.gates.dlgn(model), torch.randn(5, 4)
     equal(network.pre_activations(x)[0], network.gating.network.first(x))
 
@@ -349,7 +341,7 @@ def test_the_first_call_is_counted_once():
 
 
 def test_numbers_that_are_none_do_not_count_as_a_check():
-    model = nn.Sequential(nn.Linear(4, 6), Fn(NONLINEAR["where"]), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    model = nn.Sequential(nn.Linear(4, 6), Function(NONLINEAR["where"]), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
     network = iw.gates.dgn(model)
     network(torch.full((2, 4), torch.nan))
     with pytest.raises(ValueError, match="must be affine"):
@@ -390,5 +382,5 @@ def test_whoever_watches_sees_one_run():
 
 
 def test_models_made_for_one_size_of_batches_are_let_pass():
-    model = nn.Sequential(nn.Linear(4, 6), Fn(lambda q: q.view(2, 6)), nn.ReLU(), nn.Linear(6, 2))
+    model = nn.Sequential(nn.Linear(4, 6), Function(lambda q: q.view(2, 6)), nn.ReLU(), nn.Linear(6, 2))
     assert iw.gates.dlgn(model)(torch.ones(2, 4)).shape == (2, 2)

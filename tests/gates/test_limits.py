@@ -108,12 +108,9 @@ def test_arc_cosine_kernel_is_the_tangent_kernel_of_a_wide_network():
     x = torch.randn(5, 3, dtype=torch.float64)
     width, gain = 1024, math.sqrt(2)
     model = nn.Sequential(
-        NTKLinear(3, width, math.sqrt(3)),
-        nn.ReLU(),
-        NTKLinear(width, width, gain),
-        nn.ReLU(),
+        NTKLinear(3, width, math.sqrt(3)), nn.ReLU(), NTKLinear(width, width, gain), nn.ReLU(),
         NTKLinear(width, 1, gain),
-    )
+    )  # fmt: skip
     empirical = iw.gates.neural_tangent_kernel(model, x, kind="trace")
     pixels = x[:, :, None, None]
     limit = iw.gates.kernels.convolutional_tangent_kernel(pixels, 2, window=1)

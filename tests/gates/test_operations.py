@@ -3,11 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from gate_models import Fn
+from made import Function, Made
 from numeric import equal
 from torch import nn
 
 import intertwine as iw
+from intertwine.gates.kernels import path_kernel as registry
 from intertwine.programs import capture
 
 
@@ -62,24 +63,21 @@ MAPS = {
 
 @pytest.mark.parametrize("name", MAPS)
 def test_a_map_of_positions(name):
-    agree(network(IMAGES, Fn(MAPS[name])), IMAGES)
+    agree(network(IMAGES, Function(MAPS[name])), IMAGES)
 
 
 @pytest.mark.parametrize("name", [n for n in MAPS if MAPS[n](torch.ones(1, 2, 3, 3)).shape[2:].numel() > 3])
 def test_a_map_of_positions_before_a_convolution(name):
-    agree(network(IMAGES, Fn(MAPS[name]), nn.Conv2d(2, 2, 2), nn.ReLU()), IMAGES)
+    agree(network(IMAGES, Function(MAPS[name]), nn.Conv2d(2, 2, 2), nn.ReLU()), IMAGES)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"stride": 2},
-        {"stride": 2, "padding": 1, "output_padding": 1},
-        {"dilation": 2, "padding": 1},
-        {"stride": 2, "groups": 2, "bias": False},
-        {"stride": 3, "padding": 2},
+        {"stride": 2}, {"stride": 2, "padding": 1, "output_padding": 1}, {"dilation": 2, "padding": 1},
+        {"stride": 2, "groups": 2, "bias": False}, {"stride": 3, "padding": 2},
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("size", [2, 3])
 def test_transposed_convolutions(options, size):
     x = IMAGES[..., :3, :3]
@@ -112,22 +110,16 @@ def test_what_mixes_channels_is_refused(name):
         "flip of channels": lambda q: q.flip(1),
         "roll of everything": lambda q: q.roll(1),
     }[name]
-    refused(network(IMAGES, Fn(f)), IMAGES, "axes than positions|a choice of examples or channels")
+    refused(network(IMAGES, Function(f)), IMAGES, "axes than positions|a choice of examples or channels")
 
 
-class Branches(nn.Module):
+def branches(f, x):
     """A layer of four channels, something made of it, and an output layer."""
-
-    def __init__(self, f, x):
-        super().__init__()
-        self.f = f
-        torch.manual_seed(3)
-        self.first = nn.Linear(3, 4) if x.dim() == 2 else nn.Conv1d(1, 4, 3)
-        self.last = nn.LazyLinear(2)
-        self.double().eval()(x)
-
-    def forward(self, x):
-        return self.last(self.f(self.first(x)).flatten(1))
+    torch.manual_seed(3)
+    first = nn.Linear(3, 4) if x.dim() == 2 else nn.Conv1d(1, 4, 3)
+    model = Made(lambda m, x: m.last(f(m.first(x)).flatten(1)), first=first, last=nn.LazyLinear(2))
+    model.double().eval()(x)
+    return model
 
 
 FLAT = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()
@@ -151,9 +143,9 @@ UNKNOWN = {"one slice twice", "taken apart and joined", "there and back"}  # of 
 def test_sums_of_channels_of_one_layer(name, x):
     """Different channels are independent, the same ones are not."""
     check = refused if name in UNKNOWN else agree
-    check(Branches(SUMS[name], x), x)
+    check(branches(SUMS[name], x), x)
     if x.dim() == 3:
-        check(Branches(lambda h: SUMS[name](h).mean(2), x), x)
+        check(branches(lambda h: SUMS[name](h).mean(2), x), x)
 
 
 CONSTANTS = {
@@ -166,7 +158,7 @@ CONSTANTS = {
 
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_constants_added_before_any_weight(name):
-    model = nn.Sequential(Fn(CONSTANTS[name]), nn.Flatten(), nn.LazyLinear(2)).double().eval()
+    model = nn.Sequential(Function(CONSTANTS[name]), nn.Flatten(), nn.LazyLinear(2)).double().eval()
     model(LONG)
     agree(model, LONG)
 
@@ -199,7 +191,7 @@ def test_a_short_last_window_is_a_path_like_any_other():
 X = torch.randn(3, 4)
 REFUSED = {
     "dropout called while training": (
-        nn.Sequential(nn.Linear(4, 3), Fn(lambda q: F.dropout(q, 0.5, True)), nn.ReLU(), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(4, 3), Function(lambda q: F.dropout(q, 0.5, True)), nn.ReLU(), nn.Linear(3, 2)),
         "evaluation mode.*dropout",
     ),
     "layer norm": (
@@ -236,7 +228,7 @@ def test_what_has_no_gates_is_refused_in_words(name, function):
 
 def test_dropout_that_is_off_is_no_reason():
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-    quiet = nn.Sequential(model[0], Fn(lambda q: F.dropout(q, 0.5, False)), *model[1:])
+    quiet = nn.Sequential(model[0], Function(lambda q: F.dropout(q, 0.5, False)), *model[1:])
     equal(iw.gates.neural_path_kernel(quiet, X), iw.gates.neural_path_kernel(model, X))
 
 
@@ -260,7 +252,7 @@ AFFINE = {
 
 
 def between(function):
-    return nn.Sequential(nn.Linear(4, 3), Fn(function), nn.ReLU(), nn.Linear(3, 2))
+    return nn.Sequential(nn.Linear(4, 3), Function(function), nn.ReLU(), nn.Linear(3, 2))
 
 
 @pytest.mark.parametrize("function", ["paths", "neural_path_kernel", "gate_patterns"])
@@ -281,41 +273,30 @@ def test_what_is_affine_between_gates_is_read_whatever_the_operation(name):
 def test_empty_inputs_and_models_without_weights_are_refused_in_words():
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     with pytest.raises(ValueError, match="model must have parameters as weights"):
-        iw.gates.paths(Fn(lambda x: torch.relu(x @ torch.ones(4, 2).to(x))), X)
+        iw.gates.paths(Function(lambda x: torch.relu(x @ torch.ones(4, 2).to(x))), X)
     with pytest.raises(ValueError, match="at least one example"):
         iw.gates.paths(model, torch.zeros(2, 0))
 
 
 def test_nothing_joined_to_something():
-    class Padded(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 3), nn.Linear(7, 2)
-
-        def forward(self, x):
-            return self.last(torch.cat([torch.relu(self.first(x)), torch.zeros_like(x)], 1))
-
-    refused(Padded().double(), X.double(), "no rule|constant|linear")
+    padded = Made(
+        lambda m, x: m.last(torch.cat([torch.relu(m.first(x)), torch.zeros_like(x)], 1)), first=nn.Linear(4, 3),
+        last=nn.Linear(7, 2),
+    )  # fmt: skip
+    refused(padded.double(), X.double(), "no rule|constant|linear")
 
 
 def test_a_mean_over_channels_as_many_as_positions():
     """Shapes alone do not tell which axis went: no silent answer."""
 
-    class Mean(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Conv1d(1, 3, 2), nn.Linear(3, 2)
-
-        def forward(self, x):
-            return self.last(torch.relu(self.first(x)).mean(1))
-
-    refused(Mean().double(), LONG[..., :4], "axes than positions")
+    mean = Made(lambda m, x: m.last(torch.relu(m.first(x)).mean(1)), first=nn.Conv1d(1, 3, 2), last=nn.Linear(3, 2))
+    refused(mean.double(), LONG[..., :4], "axes than positions")
 
 
 def test_a_network_without_a_path():
     """All that is left of the first layer is cut away."""
     model = nn.Sequential(
-        nn.Linear(4, 3), nn.ReLU(), Fn(lambda q: F.pad(q[:, :0], (0, 3))), nn.Linear(3, 2, bias=False)
+        nn.Linear(4, 3), nn.ReLU(), Function(lambda q: F.pad(q[:, :0], (0, 3))), nn.Linear(3, 2, bias=False)
     )
     found = iw.gates.paths(model.double(), X.double())
     assert found.count == found.bundles == 0 and not found.kernel().any() and not found.overlap().any()
@@ -324,11 +305,9 @@ def test_a_network_without_a_path():
 
 def test_a_rule_teaches_the_path_kernel_an_operation(monkeypatch):
     """Without its rule an operation is refused; with it, it is covered."""
-    from intertwine.gates.kernels import path_kernel as registry
-
-    rule = registry._RULES[capture(Fn(torch.neg), (X,)).calls[0].op]
+    rule = registry._RULES[capture(Function(torch.neg), (X,)).calls[0].op]
     x = X.double()
-    model = nn.Sequential(nn.Linear(4, 5), Fn(torch.neg), nn.ReLU(), nn.Linear(5, 2)).double()
+    model = nn.Sequential(nn.Linear(4, 5), Function(torch.neg), nn.ReLU(), nn.Linear(5, 2)).double()
     expected = iw.gates.paths(model, x).kernel()
     equal(iw.gates.neural_path_kernel(model, x), expected)
     monkeypatch.delitem(registry._RULES, "aten::neg")

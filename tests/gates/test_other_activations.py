@@ -3,6 +3,7 @@
 import gate_models
 import pytest
 import torch
+from made import Made
 from torch import nn
 from torch.nn import functional as F
 
@@ -25,18 +26,12 @@ def network(*acts):
 X = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.mix, self.head = (
-            nn.Linear(4, 8),
-            nn.MultiheadAttention(8, 2, batch_first=True),
-            nn.Linear(8, 3),
-        )
+def attention():
+    def run(m, x):
+        h = m.inner(x)[:, None].relu()
+        return m.head(m.mix(h, h, h, need_weights=False)[0][:, 0])
 
-    def forward(self, x):
-        h = self.inner(x)[:, None].relu()
-        return self.head(self.mix(h, h, h, need_weights=False)[0][:, 0])
+    return Made(run, inner=nn.Linear(4, 8), mix=nn.MultiheadAttention(8, 2, batch_first=True), head=nn.Linear(8, 3))
 
 
 @pytest.mark.parametrize("act", REFUSED, ids=name_of)
@@ -155,7 +150,7 @@ def test_kernels_of_two_slopes_are_invariant_under_the_whole_group():
 
 
 def test_attention_and_layer_norms_are_refused_in_words():
-    model = Attention().double().eval()
+    model = attention().double().eval()
     with pytest.raises(ValueError, match="attention"):
         neural_path_kernel(model, X)
     with pytest.raises(ValueError, match="Got attention in 'mix': its mixing weights depend on the input"):

@@ -4,6 +4,7 @@ import warnings
 import gate_models
 import pytest
 import torch
+from made import Made
 from numeric import equal
 from theorem_kernels import tangent_kernel
 from torch import nn
@@ -12,27 +13,24 @@ import intertwine as iw
 from intertwine.gates.kernels.tangent_kernel import covered_names, layerwise_kernel
 
 
-class Odd(nn.Module):
+def odd_network():
     """A layer used twice, a parameter of its own, tokens, groups, dilation and activations in place."""
 
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(2, 4, 3, padding="same", dilation=2, groups=2)
-        self.twice = nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")
-        self.norm = nn.BatchNorm2d(4)
-        self.token = nn.Linear(4, 3)
-        self.scale = nn.Parameter(torch.tensor([0.5, 2.0, -1.0]))
-        self.conv1 = nn.Conv1d(3, 2, 2, stride=2)
+    def run(m, x):
+        x = m.twice(m.norm(m.twice(m.conv(x).relu_())).relu_())
+        x = m.token(x.flatten(2).transpose(1, 2)) * m.scale
+        return m.conv1(x.transpose(1, 2)).mean(-1)
 
-    def forward(self, x):
-        x = self.twice(self.norm(self.twice(self.conv(x).relu_())).relu_())
-        x = self.token(x.flatten(2).transpose(1, 2)) * self.scale
-        return self.conv1(x.transpose(1, 2)).mean(-1)
+    return Made(
+        run, conv=nn.Conv2d(2, 4, 3, padding="same", dilation=2, groups=2),
+        twice=nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), norm=nn.BatchNorm2d(4), token=nn.Linear(4, 3),
+        scale=nn.Parameter(torch.tensor([0.5, 2.0, -1.0])), conv1=nn.Conv1d(3, 2, 2, stride=2),
+    )  # fmt: skip
 
 
 def odd():
     torch.manual_seed(0)
-    model = Odd().double().eval()
+    model = odd_network().double().eval()
     nn.init.uniform_(model.norm.running_var, 0.5, 2)
     return model, torch.randn(5, 2, 4, 4, dtype=torch.float64)
 
@@ -144,17 +142,13 @@ def test_blocks_of_channels_never_skip_one_where_they_end_within_a_group():
 def test_activations_in_place_are_followed():
     """Writing over a layer's output, a view of it too, must not hide its gradient."""
 
-    class InPlace(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.norm, self.second = nn.Linear(3, 4), nn.BatchNorm1d(5), nn.Linear(4, 2)
-
-        def forward(self, x):
-            x = self.norm(self.first(x).relu_()).relu_()
-            return self.second(x).mul_(2).relu_().flatten(1)
+    def run(m, x):
+        x = m.norm(m.first(x).relu_()).relu_()
+        return m.second(x).mul_(2).relu_().flatten(1)
 
     torch.manual_seed(0)
-    model, x = InPlace().double().eval(), torch.randn(4, 5, 3, dtype=torch.float64)
+    in_place = Made(run, first=nn.Linear(3, 4), norm=nn.BatchNorm1d(5), second=nn.Linear(4, 2))
+    model, x = in_place.double().eval(), torch.randn(4, 5, 3, dtype=torch.float64)
     equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))
 
 
@@ -193,15 +187,11 @@ def test_bad_arguments():
         iw.gates.neural_tangent_kernel(nn.Conv2d(2, 1, 1).double(), x)
 
 
-class _Tied(nn.Module):
+def tied():
     """A weight that its layer shares with a product outside it."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 4)
-
-    def forward(self, x):
-        return torch.nn.functional.linear(torch.relu(self.layer(x)), self.layer.weight.T)
+    return Made(
+        lambda m, x: torch.nn.functional.linear(torch.relu(m.layer(x)), m.layer.weight.T), layer=nn.Linear(3, 4)
+    )
 
 
 def test_weights_that_a_layer_does_not_account_for_are_seen():
@@ -210,7 +200,7 @@ def test_weights_that_a_layer_does_not_account_for_are_seen():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the old form of weight norm, which hooks compute
         hooked = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 2)).double()
-    for model in (hooked, _Tied().double()):
+    for model in (hooked, tied().double()):
         equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))
 
 
@@ -223,16 +213,10 @@ class Recurrent(nn.Module):
         return self.last(self.cell(x.view(len(x), 2, 2))[0][:, -1])
 
 
-class TwoNames(nn.Module):
+def two_names():
     """One module under two names."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.second = self.first
-
-    def forward(self, x):
-        return self.second(torch.relu(self.first(x)))
+    layer = nn.Linear(4, 4)
+    return Made(lambda m, x: m.second(torch.relu(m.first(x))), first=layer, second=layer)
 
 
 def gradients(model, x):
@@ -247,7 +231,7 @@ def gradients(model, x):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3), nn.Linear(3, 2)), Recurrent, TwoNames]
+    "make", [lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3), nn.Linear(3, 2)), Recurrent, two_names]
 )
 @pytest.mark.parametrize("n", [2, 3])
 def test_what_cannot_be_mapped_over_examples(make, n):
@@ -257,7 +241,7 @@ def test_what_cannot_be_mapped_over_examples(make, n):
 
 
 def test_parameters_stay_where_they_are():
-    model = TwoNames()
+    model = two_names()
     before = list(model.parameters())
     iw.gates.neural_tangent_kernel(model, torch.randn(3, 4))
     assert all(p is q for p, q in zip(model.parameters(), before)) and model.second is model.first
@@ -271,15 +255,12 @@ def test_inputs_that_are_not_finite():
         iw.gates.neural_tangent_kernel(nn.Linear(2, 1), x[:1], x)
 
 
-class Folded(nn.Module):
+def folded():
     """A layer that sees the examples' parts as examples."""
-
-    def __init__(self):
-        super().__init__()
-        self.part, self.last = nn.Linear(2, 3), nn.Linear(6, 2)
-
-    def forward(self, x):
-        return self.last(torch.relu(self.part(x.reshape(-1, 2)).reshape(len(x), -1)))
+    return Made(
+        lambda m, x: m.last(torch.relu(m.part(x.reshape(-1, 2)).reshape(len(x), -1))), part=nn.Linear(2, 3),
+        last=nn.Linear(6, 2),
+    )  # fmt: skip
 
 
 class Siamese(nn.Module):
@@ -294,7 +275,7 @@ class Siamese(nn.Module):
         return self.last(torch.relu(one - other))
 
 
-@pytest.mark.parametrize("make", [Folded, Siamese])
+@pytest.mark.parametrize("make", [folded, Siamese])
 @pytest.mark.parametrize("n", [2, 5])
 def test_layers_that_see_other_batches(make, n):
     torch.manual_seed(0)

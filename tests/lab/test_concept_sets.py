@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from intertwine.dissection import COLOURS, Bases, Concept, Criterion, TensorConcepts, WithColours, name_colours
+from intertwine.dissection import COLOURS, Bases, Concept, Criterion, TensorConcepts, WithColours, dissect, name_colours
 from intertwine.errors import DataError
 from intertwine.lab.data.concept_files import BrodenConcepts, CocoConcepts, FolderConcepts, ParquetConcepts
 from intertwine.lab.data.concepts import GeneratedConcepts, load_concepts
@@ -477,17 +477,11 @@ def test_broden_layout(broden):
 
 
 def test_broden_can_be_dissected(broden):
-    from intertwine.dissection import dissect
-
     torch.manual_seed(0)
     found = dissect(
-        torch.nn.Conv2d(3, 5, 1),
-        "",
-        BrodenConcepts(broden),
-        Bases([0, 1], 1),
-        pictures=1,
+        torch.nn.Conv2d(3, 5, 1), "", BrodenConcepts(broden), Bases([0, 1], 1), pictures=1,
         criterion=Criterion(quantile=0.2),
-    )
+    )  # fmt: skip
     assert found.unchanged is True
     assert found.categories == ("color", "object", "part", "scene")
 

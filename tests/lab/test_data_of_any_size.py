@@ -1,6 +1,7 @@
 """Images of any size without labels, texts by a tokenizer, and saved data sets."""
 
 import json
+from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
@@ -157,8 +158,6 @@ def save_dataset(folder, columns, features=None, shards=1):
 
 
 def encoded(height, width, seed):
-    from io import BytesIO
-
     stream = BytesIO()
     Image.fromarray(photo(height, width, seed)).save(stream, "PNG")
     return {"bytes": stream.getvalue(), "path": None}

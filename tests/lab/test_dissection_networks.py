@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from intertwine._io import read_tensors
 from intertwine.lab import networks
 from intertwine.lab.networks import resnet50, small_convnext
 
@@ -42,8 +43,6 @@ def test_published_checkpoints_fit_by_name_and_shape(hub_names, relu):
 
 
 def test_a_checkpoint_file_loads(tmp_path):
-    from intertwine._io import read_tensors
-
     model = resnet50(width=2, blocks=(1, 1), classes=3)
     torch.save({"state_dict": model.state_dict()}, tmp_path / "hub.pth")
     twin = resnet50(width=2, blocks=(1, 1), classes=3)

@@ -5,13 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from intertwine.lab.data import load
 from intertwine.lab.experiments import Design, Setting, experiment
 from intertwine.lab.experiments.experiment import CEILING
 from intertwine.lab.experiments.paper1 import alpha_choice
 from intertwine.lab.experiments.paper1.dissimilarity import MEASURES, LayerSimilarity
 from intertwine.lab.experiments.paper1.stitched import OURS, PRINTED, PRINTED_V1, StitchedLayers, pairs_of
 from intertwine.lab.runs import job_key
+from intertwine.lab.training import load_checkpoint
 from intertwine.lab.training.augmentation import augment, draw_crops, resized
+from intertwine.similarity import compare
 from intertwine.stitching import RECIPES, choose_alpha, family_of
 from intertwine.stitching.choose_alpha import ALPHAS
 
@@ -96,10 +99,6 @@ def test_alphas_of_a_pair(zoo, tmp_path, monkeypatch):
 
 def test_layers_of_two_networks(zoo, tmp_path):
     """Every layer against every layer by each measure, exactly, and equal ones with chance taken out."""
-    from intertwine.lab.data import load
-    from intertwine.lab.training import load_checkpoint
-    from intertwine.similarity import compare
-
     one = LayerSimilarity(**paths(zoo), layers=("relu1", "relu3"), examples=100)
     found = table(one.run(tmp_path))
     assert len(found) == len(MEASURES) * (4 + 2)
@@ -207,8 +206,6 @@ def test_the_papers_arms_are_what_the_papers_print():
 def test_relaxed_permutations_have_the_papers_settings():
     layer = family_of("g_relu", 4, 4)
     assert (layer.sinkhorn_steps, layer.alpha, layer.norm) == (16, 0.1, "polytope")
-    assert (RECIPES["v1"].epochs, RECIPES["v1"].head_start, RECIPES["v1"].batch_size) == (20, 10, 32)
-    assert (RECIPES["v1"].momentum, RECIPES["v2"].momentum, RECIPES["v1"].learning_rate) == (0.9, 0.0, 1e-3)
 
 
 def test_the_norm_and_the_lasso_as_printed():

@@ -14,19 +14,16 @@ from intertwine._untrusted.construction import limited_construction
 from intertwine.errors import CheckpointError
 from intertwine.lab import networks
 from intertwine.lab.training import Card, load_checkpoint, load_weights, save_checkpoint
+from intertwine.symmetry import transformation
 
 
 @pytest.mark.parametrize(
     "spec",
     [
-        "mlp:widths=200000-200000",
-        "mlp:shape=3-100000-100000",
-        "mlp:classes=4000000000000",
-        "mlp:widths=" + "-".join(["2"] * 30_000),
-        "resnet50:blocks=100000-2-2-2",
-        "small_convnext:widths=100000-100000",
+        "mlp:widths=200000-200000", "mlp:shape=3-100000-100000", "mlp:classes=4000000000000",
+        "mlp:widths=" + "-".join(["2"] * 30_000), "resnet50:blocks=100000-2-2-2", "small_convnext:widths=100000-100000",
     ],
-)
+)  # fmt: skip
 def test_a_card_that_names_a_network_no_machine_holds_is_refused_at_once(spec, tmp_path):
     model = networks.build("mlp")
     save_checkpoint(tmp_path / "a.safetensors", model, Card(architecture=spec))
@@ -44,8 +41,6 @@ def test_shapes_are_compared_before_the_network_takes_memory(tmp_path, monkeypat
 
 
 def test_transformations_that_were_changed_are_one_clear_error(tmp_path):
-    from intertwine.symmetry import transformation
-
     path = tmp_path / "g.safetensors"
     for spaces in ("", "[", "[" * 10**5, "7", '[{"space": {}, "charges": 3}]', '{"a": 1}'):
         save_file({"0.permutation": torch.zeros(3)}, path, {"kind": "intertwine.Transformation", "data": spaces})

@@ -9,6 +9,7 @@ import struct
 import sys
 import tarfile
 import time
+import tracemalloc
 import zipfile
 import zlib
 
@@ -154,7 +155,6 @@ def test_one_large_label_makes_no_list_of_classes(tmp_path):
 def test_arrays_that_nobody_asked_for_stay_packed(tmp_path):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, x=np.zeros((20, 3), np.float32), y=np.arange(20) % 2, more=np.zeros(30_000_000, np.int8))
-    import tracemalloc
 
     tracemalloc.start()
     assert load(f"npz:{path}").shape == (3,)

@@ -7,7 +7,7 @@ import pytest
 from tiny_experiment import TINY
 
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Setting, experiments, plans, registry
+from intertwine.lab.experiments import Findings, Setting, Values, experiments, plans, registry
 from intertwine.lab.training import RECIPES, Recipe
 
 KEPT = Path(__file__).with_name("plans.txt")
@@ -105,8 +105,6 @@ def test_a_plan_says_the_smallest_effect_of_each_statement(tmp_path):
 
 def statement(folder):
     """The statement of the tiny experiment, from its values at smoke scale."""
-    from intertwine.lab.experiments import Findings, Values
-
     found = Findings(Values.load(registry.values_path(folder, "tiny", "smoke")))
     TINY.analyse(found)
     return found.statements[0]

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,9 @@ from intertwine.lab.runs import (
     InProcess,
     Jobs,
     Local,
+    Outcome,
     RunError,
+    Task,
     clean,
     job,
     job_key,
@@ -29,7 +30,7 @@ from intertwine.lab.runs import (
     overviews,
     run,
 )
-from intertwine.lab.runs.store import FILE, Log, finished
+from intertwine.lab.runs.store import FILE, Log, finished, perform
 
 HERE = Path(__file__).parent.parent / "support"
 
@@ -157,8 +158,6 @@ def test_a_worker_has_capped_threads_keeps_freed_memory_and_reads_an_end_of_file
 
 
 def test_a_gpu_is_not_given_to_more_than_it_holds(tmp_path):
-    from intertwine.lab.runs import Task
-
     local = Local(workers=3, gpus=1)
     task = Task("k", "m:C", {}, str(tmp_path), gpus=0.5)
     assert local.fits(task)
@@ -245,9 +244,6 @@ def test_a_job_that_was_running_when_the_driver_died_is_waiting_again(tmp_path):
 
 
 def test_a_worker_that_dies_after_writing_has_done_its_job(tmp_path):
-    from intertwine.lab.runs import Outcome
-    from intertwine.lab.runs.store import perform
-
     class Lying(InProcess):
         def wait(self, timeout):
             task, self._task = self._task, None
@@ -412,16 +408,7 @@ def test_settings_that_json_has_no_word_for_are_found_again(tmp_path):
     assert here(plan, tmp_path).found == 2
 
 
-@pytest.fixture
-def small_files():
-    """No file may grow beyond 256 kB, which is what a full disk is to whoever writes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_that_a_library_says_in_words_of_its_own_ends_the_run_at_once(tmp_path, small_files):
+def test_a_full_disk_that_a_library_says_in_words_of_its_own_ends_the_run_at_once(tmp_path, full_disk):
     with pytest.raises(RunError, match=r"must be writable and have space left. Got .*File too large"):
         here(moods("writes too much", "fine"), tmp_path)
     assert {entry.attempts for entry in overview(tmp_path / "moods").entries} == {0, 1}

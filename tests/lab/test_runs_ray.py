@@ -26,12 +26,8 @@ def test_ray_gives_what_one_process_gives(tmp_path):
 
 def test_failing_jobs_and_dying_workers_are_left_out(tmp_path):
     report = run(
-        moods("fine", "raises", "dies", "second time"),
-        tmp_path,
-        executor=OnRay(workers=2),
-        retries=1,
-        progress=False,
-    )
+        moods("fine", "raises", "dies", "second time"), tmp_path, executor=OnRay(workers=2), retries=1, progress=False,
+    )  # fmt: skip
     assert report.values == [{"x": 0}, None, None, {"x": 3}]
     assert set(report.failed) == {"mood=raises, x=1", "mood=dies, x=2"}
 

@@ -15,16 +15,10 @@ STEPS = Recipe(
 @pytest.mark.parametrize(
     ("step", "rate"),
     [
-        (0, 0.01),
-        (399, 0.01),
-        (400, 0.1),
-        (31_999, 0.1),
-        (32_000, 0.01),
-        (47_999, 0.01),
-        (48_000, 0.001),
+        (0, 0.01), (399, 0.01), (400, 0.1), (31_999, 0.1), (32_000, 0.01), (47_999, 0.01), (48_000, 0.001),
         (63_999, 1e-3),
     ],
-)
+)  # fmt: skip
 def test_schedule_of_vgg_and_resnet(step, rate):
     assert RECIPES["vgg_resnet"].rate(step, 391) == pytest.approx(rate)
 

@@ -171,14 +171,11 @@ def test_networks_count_and_not_pairs():
 @pytest.mark.parametrize(
     "sample",
     [
-        Sample({}),
-        named(np.ones(1)),
-        named(np.ones(4)),
-        Sample.of({("a", "b"): 1.0, ("b", "a"): 2.0}),
+        Sample({}), named(np.ones(1)), named(np.ones(4)), Sample.of({("a", "b"): 1.0, ("b", "a"): 2.0}),
         Sample.of({("a", "b"): 1.0, ("a", "c"): 2.0, ("a", "d"): 5.0}),
     ],
     ids=["none", "one", "few that are equal", "two networks", "one in all pairs"],
-)
+)  # fmt: skip
 def test_too_few_networks_have_no_error_and_tell_nothing(sample):
     found = sample.estimate()
     assert found.error is None

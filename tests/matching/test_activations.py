@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+import zoo
+from made import Made
+from noise import shaken
 from torch import nn
 
 import intertwine as iw
@@ -21,20 +24,12 @@ def batches(x, count=6):
     return [torch.randn(x.shape, generator=generator, dtype=x.dtype) for _ in range(count)]
 
 
-class Attention(nn.Module):
+def attention():
     """One attention layer between linear layers: heads, and general bases inside them."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.out = nn.Linear(5, 12), nn.Linear(12, 3)
-        self.norm, self.qkv, self.proj = nn.LayerNorm(12), nn.Linear(12, 36), nn.Linear(12, 12)
-
-    def forward(self, x):
-        x = self.embed(x)
-        n, t, _ = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(n, t, 3, 3, 4).permute(2, 0, 3, 1, 4)
-        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, 12)
-        return self.out(x + self.proj(y))
+    return Made(
+        lambda m, x: m.out((h := m.embed(x)) + m.attention(m.norm(h))), embed=nn.Linear(5, 12), norm=nn.LayerNorm(12),
+        attention=zoo.Attention(12, 3, packed=True), out=nn.Linear(12, 3),
+    )  # fmt: skip
 
 
 MODELS = {
@@ -42,7 +37,7 @@ MODELS = {
         nn.Flatten(), nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 2)
     ),
     "cnn with batch norm": lambda: networks.build("digits_cnn:width=4"),
-    "attention": Attention,
+    "attention": attention,
 }  # fmt: skip
 INPUTS = {"mlp": (32, 1, 2, 3), "cnn with batch norm": (16, 1, 8, 8), "attention": (16, 5, 5)}
 
@@ -65,9 +60,7 @@ def test_noise_is_survived_and_no_alignment_is_noticed(trained, digits):
     sym = iw.symmetries(a, torch.zeros(2, 1, 8, 8))
     g = sym.random(seed=1, kinds={"permutation"})
     noisy = sym.act(g, a)
-    with torch.no_grad():
-        for p in noisy.parameters():
-            p.add_(0.02 * torch.randn_like(p))
+    shaken(noisy, 0.02)
     loader = digits.loader("train", examples=500)
     found = iw.align(a, noisy, torch.zeros(2, 1, 8, 8), method="activations", loader=loader)
     undone = ~g
@@ -96,12 +89,12 @@ def test_places_are_where_features_move():
 
 
 def test_places_of_heads_and_of_the_stream():
-    model = Attention().eval()
+    model = attention().eval()
     x = torch.randn(4, 5, 5)
     sym = iw.symmetries(model, x)
     found = {place.point.name: place.spaces for place in carriers(model, sym, x)}
-    assert found["embed"] == found["norm"] == found["proj"] == {"embed.weight[0]"}
-    assert len(found["qkv"]) == 3
+    assert found["embed"] == found["norm"] == found["attention.o"] == {"embed.weight[0]"}
+    assert len(found["attention.qkv"]) == 3
 
 
 def test_scales_follow_the_responses():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers_zoo
+from noise import rms, shaken
 from safetensors.torch import load_file, save_file
 from zoo import build
 
@@ -30,11 +31,7 @@ CASES += [("LlamaForCausalLM", "seed", {"num_hidden_layers": 1})]
 
 def noisy(model, size):
     """A copy with noise of a share of every tensor's size."""
-    twin = copy.deepcopy(model)
-    with torch.no_grad():
-        for p in twin.parameters():
-            p.add_(size * p.square().mean().sqrt() * torch.randn_like(p))
-    return twin
+    return shaken(copy.deepcopy(model), size, rms)
 
 
 def pair(name, case, **settings):

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from own_networks import UNJOINED, Made, attended, causal, heads, turned
+from made import Made
+from own_networks import UNJOINED, attended, causal, heads, turned
 from rewritten_networks import PAIRS, Pair, rewritten
 from torch import Tensor, nn
 
@@ -112,13 +113,8 @@ def test_other_weights_in_other_code_are_different():
     assert not match
 
 
-class Tower(nn.Module):
-    def __init__(self, body: nn.Module, head: nn.Module):
-        super().__init__()
-        self.body, self.head = body, head
-
-    def forward(self, x):
-        return self.head(self.body(x))
+def tower(body: nn.Module, head: nn.Module):
+    return Made(lambda m, x: m.head(m.body(x)), body=body, head=head)
 
 
 def test_descent_is_tested_in_other_code():
@@ -140,7 +136,7 @@ def test_descent_is_tested_in_other_code():
 
 def test_a_backbone_is_part_of_the_network_with_a_head():
     body = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5), nn.Tanh())
-    whole, x = Tower(copy.deepcopy(body), nn.Linear(5, 3)), torch.randn(4, 6)
+    whole, x = tower(copy.deepcopy(body), nn.Linear(5, 3)), torch.randn(4, 6)
     found = iw.correspond(body, whole, x)
     assert (found.verdict, found.part) == ("a is part of b", "body")
     assert found.proved
@@ -153,15 +149,12 @@ def test_a_backbone_is_part_of_the_network_with_a_head():
 
 
 def test_weights_that_make_up_for_a_setting_are_not_called_different():
-    class Scaled(nn.Module):
-        def __init__(self, scale: float):
-            super().__init__()
-            self.scale, self.first, self.last = scale, nn.Linear(4, 6, bias=False), nn.Linear(6, 3)
+    def scaled(scale: float):
+        return Made(
+            lambda m, x: m.last((m.first(x) * scale).tanh()), first=nn.Linear(4, 6, bias=False), last=nn.Linear(6, 3)
+        )
 
-        def forward(self, x):
-            return self.last((self.first(x) * self.scale).tanh())
-
-    a, b = Scaled(1.0), Scaled(2.0)
+    a, b = scaled(1.0), scaled(2.0)
     b.load_state_dict(a.state_dict())
     x = torch.randn(5, 4)
     assert iw.same(a, b, x).verdict == DIFFERENT
@@ -226,33 +219,21 @@ FORMS = {
 
 @pytest.mark.parametrize("name", list(FORMS))
 def test_functions_written_out_are_those_of_torch(name: str):
-    class Mapped(nn.Module):
-        def __init__(self, form):
-            super().__init__()
-            self.first, self.form = nn.Linear(8, 8), form
+    def mapped(form):
+        return Made(lambda m, x: m.form(m.first(x)), first=nn.Linear(8, 8), form=form)
 
-        def forward(self, x):
-            return self.form(self.first(x))
-
-    assert iw.correspond(*map(Mapped, FORMS[name]), torch.randn(3, 4, 8)).proved
+    assert iw.correspond(*map(mapped, FORMS[name]), torch.randn(3, 4, 8)).proved
 
 
 def test_a_norm_of_all_tokens_is_the_norm_of_the_one_that_is_read():
-    class Pooled(nn.Module):
-        def __init__(self, first: bool):
-            super().__init__()
-            self.body, self.norm, self.head, self.first = (
-                rewritten("attention"),
-                nn.LayerNorm(8),
-                nn.Linear(8, 2),
-                first,
-            )
+    def pooled(first: bool):
+        def run(m, x):
+            x = m.body(x)
+            return m.head(m.norm(x[:, 0]) if first else m.norm(x)[:, 0])
 
-        def forward(self, x):
-            x = self.body(x)
-            return self.head(self.norm(x[:, 0]) if self.first else self.norm(x)[:, 0])
+        return Made(run, body=rewritten("attention"), norm=nn.LayerNorm(8), head=nn.Linear(8, 2))
 
-    assert iw.correspond(Pooled(True), Pooled(False), torch.randn(3, 5, 8)).proved
+    assert iw.correspond(pooled(True), pooled(False), torch.randn(3, 5, 8)).proved
 
 
 def mlp(**changed) -> nn.Module:
@@ -514,21 +495,16 @@ def test_two_single_numbers_are_two():
 
 
 def test_halves_of_normalised_queries_correspond():
-    class Turned(nn.Module):
+    def run(m, x):
         """Queries that are normalised whole and turned by halves, as in Qwen3."""
+        q = m.query(x).unflatten(-1, (2, 4)).transpose(-2, -3)
+        q = m.gain * q * (q.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        turned = torch.cat((-q[..., 2:], q[..., :2]), -1)
+        return q * angles.cos() + turned * angles.sin()
 
-        def __init__(self):
-            super().__init__()
-            self.query, self.gain = nn.Linear(8, 8, bias=False), nn.Parameter(torch.rand(4) + 0.5)
-            self.angles = torch.rand(5, 2).repeat(1, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            q = self.query(x).unflatten(-1, (2, 4)).transpose(-2, -3)
-            q = self.gain * q * (q.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-            turned = torch.cat((-q[..., 2:], q[..., :2]), -1)
-            return q * self.angles.cos() + turned * self.angles.sin()
-
-    found = iw.correspond(a := Turned(), copy.deepcopy(a), torch.randn(3, 5, 8))
+    queries = Made(run, query=nn.Linear(8, 8, bias=False), gain=nn.Parameter(torch.rand(4) + 0.5))
+    angles = torch.rand(5, 2).repeat(1, 2)
+    found = iw.correspond(queries, copy.deepcopy(queries), torch.randn(3, 5, 8))
     assert found.proved
     assert sorted(map(str, found.entries)) == ["gain = gain", "query.weight = query.weight"]
 

@@ -118,14 +118,9 @@ def test_diff_names_the_layer_that_was_edited(network, name, edit, moved):
 
 
 NEGATED = [
-    ("mlp_bn", "3.weight"),
-    ("mlp_bn", "1.weight"),
-    ("lstm", "rnn.weight_ih_l0"),
-    ("groupnorm_cnn", "0.weight"),
-    ("convnext", "down.weight"),
-    ("resnext", "a.weight"),
-    ("vit_sdpa", "attention.qkv.weight"),
-]
+    ("mlp_bn", "3.weight"), ("mlp_bn", "1.weight"), ("lstm", "rnn.weight_ih_l0"), ("groupnorm_cnn", "0.weight"),
+    ("convnext", "down.weight"), ("resnext", "a.weight"), ("vit_sdpa", "attention.qkv.weight"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("network", "name", "moved"), [(*case, True) for case in NEGATED] + [(*NEGATED[0], False)])

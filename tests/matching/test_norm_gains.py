@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from noise import rms, shaken
 from quantised_models import text
 from torch import nn
 from zoo import build
@@ -113,10 +114,7 @@ def trained():
         made.append(model)
     model, stranger = made
     cast = iw.rotate(copy.deepcopy(model).bfloat16().float(), inputs, stream="random").model.bfloat16().float()
-    tuned = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in tuned.parameters():
-            parameter.add_(0.05 * parameter.square().mean().sqrt() * torch.randn_like(parameter))
+    tuned = shaken(copy.deepcopy(model), 0.05, rms)
     return model, inputs, cast, iw.rotate(tuned, inputs, stream="random").model, stranger
 
 

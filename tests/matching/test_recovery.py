@@ -5,14 +5,18 @@ from itertools import pairwise
 
 import pytest
 import torch
+from noise import shaken
 from torch import nn
-from zoo import build
+from zoo import build, residual_stack
 
 import intertwine as iw
 from intertwine.matching import FrankWolfe, Sinkhorn, StraightThrough, align
+from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.judgement.deviation import relative
 from intertwine.matching.judgement.verdict import SAME
+from intertwine.matching.solvers.coordinate_descent import descend
 from intertwine.symmetry.action import tensors_of
+from intertwine.symmetry.transformation import identity
 
 EXACT = [
     "mlp", "mlp_bn", "vgg_bn", "resnet10_a", "resnet6_b", "cct", "vit_module", "gpt_tied", "llama", "gpt_rms_plain",
@@ -68,36 +72,15 @@ def test_the_straight_through_estimator_recovers_a_planted_copy():
     assert found.history[-1] <= found.objective
 
 
-class Stream(nn.Module):
-    """Residual blocks whose stream of 50 units one input and one output hardly tell apart."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(1, 50, bias=False), nn.Linear(50, 1, bias=False)
-        self.up = nn.ModuleList(nn.Linear(50, 100, bias=False) for _ in range(2))
-        self.down = nn.ModuleList(nn.Linear(100, 50, bias=False) for _ in range(2))
-
-    def forward(self, x):
-        x = torch.relu(self.first(x))
-        for up, down in zip(self.up, self.down):
-            x = torch.relu(x + down(torch.relu(up(x))))
-        return self.last(x)
-
-
 @pytest.mark.parametrize("method", ["weights", "frank-wolfe"])
 def test_the_residual_stream_that_defeats_plain_coordinate_descent(method):
-    from intertwine.matching.coordinates.networks import Networks
-    from intertwine.matching.solvers.coordinate_descent import descend
-    from intertwine.symmetry.transformation import identity
-
+    """One input and one output hardly tell its 50 units apart."""
     torch.manual_seed(0)
-    model, args = Stream(), torch.randn(4, 1)
+    model, args = residual_stack(1, 50, 100, 1, 2, bias=False), torch.randn(4, 1)
     sym = iw.symmetries(model, args)
     g = sym.random(seed=1, kinds=["permutation"])
     twin = sym.act(g, model)
-    with torch.no_grad():
-        for tensor in twin.parameters():
-            tensor += 0.2 * tensor.std() * torch.randn_like(tensor)
+    shaken(twin, 0.2, torch.std)
     found = align(model, twin, args, method=method, kinds=["permutation"], sym=sym)
     assert (found.transformation @ g).is_identity()
     stated = Networks(model, twin, sym, sym, ("permutation",)).stated

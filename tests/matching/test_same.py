@@ -6,6 +6,8 @@ import pytest
 import torch
 import transformers_zoo as zoo
 from handmade import MAKERS, make
+from made import Made
+from noise import rms, shaken
 from torch import nn
 
 import intertwine as iw
@@ -48,9 +50,7 @@ def test_rounded_copies_are_the_same(case, dtype, named):
 def perturbed(model, size):
     other = copy.deepcopy(model)
     torch.manual_seed(1)
-    with torch.no_grad():
-        for p in other.parameters():
-            p += size * p.square().mean().sqrt() * torch.randn_like(p)
+    shaken(other, size, rms)
     return other
 
 
@@ -112,19 +112,16 @@ def test_the_same_weights_in_another_function_are_different():
 
 
 def test_buffers_that_no_checkpoint_holds_are_judged_by_what_they_do():
-    class Rotated(nn.Module):
-        def __init__(self, size, turn=1.0):
-            super().__init__()
-            torch.manual_seed(0)
-            self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
-            self.register_buffer("angles", turn * torch.arange(float(size)), persistent=False)
-
-        def forward(self, x):
-            return self.last((self.first(x) + self.angles[:2].cos().sum()).relu())
+    def rotated(size, turn=1.0):
+        torch.manual_seed(0)
+        run = lambda m, x: m.last((m.first(x) + m.angles[:2].cos().sum()).relu())
+        model = Made(run, first=nn.Linear(4, 8), last=nn.Linear(8, 3))
+        model.register_buffer("angles", turn * torch.arange(float(size)), persistent=False)
+        return model
 
     x = torch.randn(6, 4)
-    assert same(Rotated(4), Rotated(8), x).verdict == SAME
-    found = same(Rotated(4), Rotated(8, turn=0.5), x)
+    assert same(rotated(4), rotated(8), x).verdict == SAME
+    found = same(rotated(4), rotated(8, turn=0.5), x)
     assert found.verdict == DIFFERENT and "compute other functions" in found.reason
 
 
@@ -379,24 +376,21 @@ def test_quantised_and_sparse_copies_say_so():
     assert "1 tensor of b: zeros as 2:4" in same(a, sparse, x).reason
 
 
-class Deep(nn.Module):
+def deep(depth):
     """Blocks of which one may be left out: the width stays."""
 
-    def __init__(self, depth):
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Linear(16, 16) for _ in range(depth)])
-        self.head = nn.Linear(16, 3)
-
-    def forward(self, x):
-        for block in self.blocks:
+    def run(m, x):
+        for block in m.blocks:
             x = x + block(x).relu()
-        return self.head(x)
+        return m.head(x)
+
+    return Made(run, blocks=nn.ModuleList([nn.Linear(16, 16) for _ in range(depth)]), head=nn.Linear(16, 3))
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_layer_that_one_network_lacks_is_said(turned):
     torch.manual_seed(0)
-    a, b = Deep(3), Deep(2)
+    a, b = deep(3), deep(2)
     b.load_state_dict({name: x for name, x in a.state_dict().items() if not name.startswith("blocks.2")})
     found = iw.same(*((b, a) if turned else (a, b)), torch.randn(4, 16))
     assert found.reason.endswith(f"; only {'b' if turned else 'a'} has 1 layer: blocks.2"), found.reason

@@ -5,6 +5,8 @@ import copy
 
 import pytest
 import torch
+from made import Made
+from noise import shaken
 from torch import Tensor, nn
 
 import intertwine as iw
@@ -159,9 +161,7 @@ def test_training_all_layers_names_all_that_moved():
     a, x = mlp(), inputs("mlp")
     b = copy.deepcopy(a)
     torch.manual_seed(3)
-    with torch.no_grad():
-        for p in b.parameters():
-            p += 0.1 * p.std() * torch.randn_like(p)
+    shaken(b, 0.1, torch.std)
     sym = iw.symmetries(a, x)
     found = same(a, sym.act(sym.random(seed=2), b), x, sym)
     assert found.verdict == RELATED and "residual" in found.reason
@@ -192,30 +192,27 @@ def test_without_a_rule_it_cannot_be_told(op, monkeypatch):
     assert same(a, make(1), x).verdict == DIFFERENT
 
 
-class Branching(nn.Module):
+def branching(seed, gate):
     """One of two layers is run; the sign of a weight says which."""
-
-    def __init__(self, seed, gate):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.gate = nn.Parameter(torch.tensor(float(gate)))
-        self.first, self.second, self.out = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.out((self.first if (self.gate * x.square().sum()).item() > 0 else self.second)(x).relu())
+    torch.manual_seed(seed)
+    return Made(
+        lambda m, x: m.out((m.first if (m.gate * x.square().sum()).item() > 0 else m.second)(x).relu()),
+        gate=nn.Parameter(torch.tensor(float(gate))), first=nn.Linear(4, 8), second=nn.Linear(4, 8),
+        out=nn.Linear(8, 3),
+    )  # fmt: skip
 
 
 def test_runs_on_different_paths_cannot_be_told_apart():
-    x, a = torch.randn(5, 4), Branching(0, gate=1)
-    far = same(a, Branching(1, gate=-1), x)
+    x, a = torch.randn(5, 4), branching(0, gate=1)
+    far = same(a, branching(1, gate=-1), x)
     assert far.verdict == UNTOLD
     assert far.reason.endswith("but the runs took different paths")
-    assert same(a, Branching(1, gate=1), x).verdict == DIFFERENT  # one path: the symmetry of both is known
+    assert same(a, branching(1, gate=1), x).verdict == DIFFERENT  # one path: the symmetry of both is known
     assert same(a, copy.deepcopy(a), x)
 
 
 def test_a_copy_that_was_sent_on_another_path_is_not_the_same():
-    x, a = torch.randn(5, 4), Branching(0, gate=1)
+    x, a = torch.randn(5, 4), branching(0, gate=1)
     b = copy.deepcopy(a)
     with torch.no_grad():
         b.gate.neg_()
@@ -275,22 +272,17 @@ def test_copies_whose_modules_stand_in_another_order_are_no_strangers():
 def test_a_table_that_two_strangers_share_makes_them_no_relatives():
     """Sinusoids of positions, a parameter that starts as the same numbers everywhere."""
 
-    class Placed(nn.Module):
-        def __init__(self, seed: int):
-            super().__init__()
-            torch.manual_seed(seed)
-            angles = torch.arange(8.0)[:, None] / 10 ** torch.linspace(0, 2, 8)
-            self.places = nn.Parameter(torch.cat([angles.sin(), angles.cos()], 1))
-            self.read, self.body = nn.Linear(6, 16), mlp_of(16)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.body(self.read(x) + self.places)
+    def placed(seed: int):
+        torch.manual_seed(seed)
+        angles = torch.arange(8.0)[:, None] / 10 ** torch.linspace(0, 2, 8)
+        places = nn.Parameter(torch.cat([angles.sin(), angles.cos()], 1))
+        return Made(lambda m, x: m.body(m.read(x) + m.places), places=places, read=nn.Linear(6, 16), body=mlp_of(16))
 
     def mlp_of(width: int) -> nn.Module:
         layers = [m for _ in range(4) for m in (nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, width), nn.Tanh())]
         return nn.Sequential(*layers, nn.Linear(width, 3))
 
-    a, b = (Placed(seed).double() for seed in (0, 1))
+    a, b = (placed(seed).double() for seed in (0, 1))
     assert same(a, b, torch.zeros(2, 8, 6, dtype=torch.float64)).verdict == DIFFERENT
 
 

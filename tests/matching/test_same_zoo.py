@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from noise import rms, shaken
 from torch import Tensor, nn
 from zoo import build
 
@@ -80,13 +81,9 @@ class Relative(nn.Module):
         q, k, pk, pq, v = (
             y.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
             for y in (
-                self.query(x),
-                self.key(x),
-                self.place_key(self.places),
-                self.place_query(self.places),
-                self.value(x),
+                self.query(x), self.key(x), self.place_key(self.places), self.place_query(self.places), self.value(x),
             )
-        )
+        )  # fmt: skip
         scores = q @ k.mT + q @ pk.mT + (k @ pq.mT).mT
         return self.out((scores.softmax(-1) @ v).transpose(-3, -2).flatten(2))
 
@@ -158,10 +155,7 @@ def test_heads_inside_groups_and_vectors_of_heads_are_matched():
     model, x = make(0), torch.randn(4, 5).double()
     sym = iw.symmetries(model, x)
     assert {len(s.parents) for s in sym.spaces} == {0, 1, 2}
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for p in other.parameters():
-            p += 0.05 * p.square().mean().sqrt() * torch.randn_like(p)
+    other = shaken(copy.deepcopy(model), 0.05, rms)
     for b, verdict in ((model, SAME), (other, RELATED), (make(1), DIFFERENT)):
         found = same(model, sym.act(sym.random(seed=2), b), x, sym)
         assert found.verdict == verdict, str(found)

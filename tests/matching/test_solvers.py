@@ -6,6 +6,7 @@ from itertools import pairwise, permutations, product
 
 import pytest
 import torch
+from made import Made
 from torch import nn
 from zoo import build
 
@@ -238,23 +239,16 @@ def test_bad_input_is_refused_before_the_work():
         align(a, broken, x)
 
 
-class Stored(nn.Module):
+def stored(seed: int):
     """A network that no symmetry moves: its first matrix is a table in a buffer."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.register_buffer("table", torch.randn(16, 6))
-        self.weight = nn.Parameter(torch.randn(4, 16))
-
-    def forward(self, x):
-        return (x @ self.table.T).relu() @ self.weight.T
+    torch.manual_seed(seed)
+    return Made(lambda m, x: (x @ m.table.T).relu() @ m.weight.T, table=torch.randn(16, 6), weight=(4, 16))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_leaves_alone_what_no_symmetry_moves(method):
     x, labels = torch.randn(8, 6), torch.zeros(8, dtype=torch.long)
-    a, b = Stored(0), Stored(1)
+    a, b = stored(0), stored(1)
     found = align(a, b, x, method, loader=[(x, labels)])
     assert found.before == found.after and torch.equal(found.apply(b)(x), b(x))
 
@@ -348,20 +342,17 @@ def test_equal_modules_with_another_forward_are_refused():
         iw.align(one.eval(), other.eval(), x)
 
 
-class Branches(nn.Module):
+def branches():
     """A hidden layer that only runs where the mean of the input is positive."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(3, 6), nn.Linear(6, 2), nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.b(self.a(x).relu()) if int(10 * x.mean()) > 0 else self.c(x)
+    return Made(
+        lambda m, x: m.b(m.a(x).relu()) if int(10 * x.mean()) > 0 else m.c(x), a=nn.Linear(3, 6), b=nn.Linear(6, 2),
+        c=nn.Linear(3, 2),
+    )  # fmt: skip
 
 
 def test_what_is_certified_is_said():
     x = torch.rand(4, 3)
-    found = iw.align(Branches(), Branches(), x)
+    found = iw.align(branches(), branches(), x)
     assert any("other paths are not certified" in note for note in found.notes)
     plain = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
     assert not any("certified" in note for note in iw.align(plain, copy.deepcopy(plain), x).notes)

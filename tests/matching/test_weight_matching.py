@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from noise import shaken
 from torch import nn
+from zoo import residual_stack
 
 import intertwine as iw
 from intertwine.matching import align
@@ -22,25 +24,9 @@ def chain(seed: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(48, 5)).double()
 
 
-class Residual(nn.Module):
-    """Three blocks on one stream."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(6, 20), nn.Linear(20, 4)
-        self.up = nn.ModuleList(nn.Linear(20, 24) for _ in range(3))
-        self.down = nn.ModuleList(nn.Linear(24, 20) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.first(x))
-        for up, down in zip(self.up, self.down):
-            x = torch.relu(x + down(torch.relu(up(x))))
-        return self.last(x)
-
-
 def residual(seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    return Residual().double()
+    return residual_stack(6, 20, 24, 4, 3).double()
 
 
 def normed(seed: int) -> nn.Module:
@@ -92,10 +78,7 @@ def test_spaces_placed_outwards_recover_a_noisy_copy_of_a_chain_at_once():
     a, x = chain(0), torch.randn(2, 12, dtype=torch.float64)
     sym = iw.symmetries(a, x)
     planted = sym.random(seed=1)
-    b = copy.deepcopy(sym.act(planted, a))
-    with torch.no_grad():
-        for p in b.parameters():
-            p += 0.3 * p.std() * torch.randn_like(p)
+    b = shaken(copy.deepcopy(sym.act(planted, a)), 0.3, torch.std)
     stated = Networks(a, b, sym, sym, ("permutation", "scale", "sign", "linear")).stated
     assert (stated.lift(outwards(stated)) @ planted).restrict(kinds=["permutation"]).is_identity()
 

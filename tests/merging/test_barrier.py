@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from made import Made
 from torch import nn
 
 import intertwine as iw
@@ -138,16 +139,11 @@ def test_other_losses_and_dictionaries(trained, loader):
     )
     assert found.curves[0].accuracy is None and "-" in found.summary()
 
-    class Named(nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, pixels):
-            return {"logits": self.inner(pixels)}
+    def named(inner):
+        return Made(lambda m, pixels: {"logits": m.inner(pixels)}, inner=inner)
 
     labelled = [{"pixels": x, "labels": y} for x, y in loader]
-    score = evaluate(Named(a), labelled)
+    score = evaluate(named(a), labelled)
     assert score.accuracy == evaluate(a, loader).accuracy
 
 
@@ -192,21 +188,18 @@ def test_bad_input(trained, loader):
         barriers([a, broken], loader, alignments=None)
 
 
-class _Own(nn.Module):
+def own(activation=torch.relu):
     """The program of ``Sequential(Linear(4, 8), ReLU(), Linear(8, 3))`` in other code and under other names."""
-
-    def __init__(self, activation=torch.relu):
-        super().__init__()
-        self.up, self.down, self.activation = nn.Conv1d(4, 8, 1), nn.Linear(8, 3), activation
-
-    def forward(self, x):
-        return self.down(self.activation(self.up(x[..., None])[..., 0]))
+    return Made(
+        lambda m, x: m.down(m.activation(m.up(x[..., None])[..., 0])), up=nn.Conv1d(4, 8, 1), down=nn.Linear(8, 3),
+        activation=activation,
+    )  # fmt: skip
 
 
 def test_a_moved_network_in_other_code_is_aligned_merged_and_joined():
     a, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(64, 4)
     sym = iw.symmetries(a, x)
-    moved, b = sym.act(sym.random(seed=3), a), _Own()
+    moved, b = sym.act(sym.random(seed=3), a), own()
     b.load_state_dict(iw.correspond(b, a, x).convert(moved.state_dict()))
     found = iw.align(a, b, x)
     twin = found.apply(b)
@@ -220,7 +213,7 @@ def test_a_moved_network_in_other_code_is_aligned_merged_and_joined():
 
 
 def test_networks_whose_programs_part_are_refused_with_the_place():
-    a, b, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), _Own(torch.tanh), torch.randn(8, 4)
+    a, b, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), own(torch.tanh), torch.randn(8, 4)
     with pytest.raises(ValueError, match=r"one program in other code. Got not comparable: .*clamp.*where b has tanh"):
         iw.align(a, b, x)
 

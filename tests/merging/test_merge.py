@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from noise import rms, shaken
 from quantised_models import text
 from torch import nn
 from torch.nn.utils import prune
@@ -555,9 +556,7 @@ def test_relatives_are_moved_by_one_element():
 
     apart = lambda a, b: sum(float((x - y).detach().norm()) ** 2 for x, y in zip(a.parameters(), b.parameters())) ** 0.5
     models = [net(0), net(1), net(1)]
-    with torch.no_grad():
-        for x in models[2].parameters():
-            x.add_(0.1 * x.std() * torch.randn_like(x))
+    shaken(models[2], 0.1, torch.std)
     family = align_family(models, X)
     assert family.elements[0] is None and family.like == (None, None, 1)
     moved = family.apply(models)
@@ -573,10 +572,7 @@ def test_a_tuned_copy_is_aligned_where_units_of_one_layer_were_moved_and_left_wh
     pytest.importorskip("transformers")
     torch.manual_seed(0)
     model, inputs = text("LlamaForCausalLM")
-    tuned = copy.deepcopy(model)
-    with torch.no_grad():
-        for x in tuned.parameters():
-            x.add_(0.3 * x.square().mean().sqrt() * torch.randn_like(x))
+    tuned = shaken(copy.deepcopy(model), 0.3, rms)
     assert align_family([model, tuned], inputs).elements == (None, None)
     mlp = tuned.model.layers[0].mlp
     order = torch.randperm(mlp.down_proj.in_features)

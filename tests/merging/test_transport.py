@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from made import Made
 from scipy.optimize import linprog
 from torch import nn
 
@@ -52,16 +53,11 @@ def test_widening_by_whole_copies_keeps_the_function(wide, narrow):
     assert {n: t.shape for n, t in tensors_of(moved).items()} == {n: t.shape for n, t in tensors_of(a).items()}
 
 
-class Net(nn.Module):
-    """Units written by a linear layer and used in some other way."""
-
-    def __init__(self, units, use, sizes=(3,), act=torch.relu):
-        super().__init__()
-        self.lift, self.act, self.use = nn.Linear(3, units), act, use
-        self.p = nn.Parameter(torch.randn(units, *sizes))  # registered last, and so first in the state dict
-
-    def forward(self, x):
-        return self.use(self, self.act(self.lift(x)))
+def net(units, use, sizes=(3,), act=torch.relu):
+    """Units written by a linear layer and used in some other way, with a parameter that the state dict has first."""
+    return Made(
+        lambda m, x: use(m, act(m.lift(x))), lift=nn.Linear(3, units), p=nn.Parameter(torch.randn(units, *sizes)),
+    )  # fmt: skip
 
 
 class Inner(nn.Module):
@@ -90,11 +86,11 @@ def conv(n, m):
 
 
 USES = {
-    "matrix": lambda n, act: Net(n, lambda s, h: h @ s.p, act=act),
-    "vector": lambda n, act: Net(n, lambda s, h: h @ s.p, (), act),
-    "gain and sum": lambda n, act: Net(n, lambda s, h: (h * s.p).sum(-1), (), act),
-    "square": lambda n, act: Net(n, lambda s, h: (h * s.p).sum(-1) ** 2, (), act),
-    "transposed": lambda n, act: Net(n, lambda s, h: torch.einsum("bi,io->bo", h, s.p), act=act),
+    "matrix": lambda n, act: net(n, lambda s, h: h @ s.p, act=act),
+    "vector": lambda n, act: net(n, lambda s, h: h @ s.p, (), act),
+    "gain and sum": lambda n, act: net(n, lambda s, h: (h * s.p).sum(-1), (), act),
+    "square": lambda n, act: net(n, lambda s, h: (h * s.p).sum(-1) ** 2, (), act),
+    "transposed": lambda n, act: net(n, lambda s, h: torch.einsum("bi,io->bo", h, s.p), act=act),
     "bilinear reads once": lambda n, act: Inner(nn.Linear(3, 3), nn.Bilinear(3, 3, n), nn.Linear(n, 2), act),
     "bilinear reads twice": lambda n, act: Inner(nn.Linear(3, n), nn.Bilinear(n, n, 4), nn.Linear(4, 2), act),
     "bilinear": lambda n, act: Inner(nn.Linear(3, n), nn.Bilinear(n, n, n), nn.Linear(n, 2), act),
@@ -116,26 +112,23 @@ def test_copies_share_what_reads_them_whatever_module_or_operation_does(use, act
     assert not any(key[0] == writer and key[1] == 0 for key in found.degrees)  # hidden features are not rescaled
 
 
-class Normed(nn.Module):
+def normed(n):
     """Queries and keys of one head, normed, with gains."""
-
-    def __init__(self, n):
-        super().__init__()
-        self.q, self.k = (nn.Sequential(nn.Linear(3, n), nn.LayerNorm(n)) for _ in range(2))
-
-    def forward(self, x):
-        return torch.softmax(self.q(x) @ self.k(x).mT / self.q[0].out_features ** 0.5, -1) @ x
+    return Made(
+        lambda m, x: torch.softmax(m.q(x) @ m.k(x).mT / m.q[0].out_features ** 0.5, -1) @ x,
+        q=nn.Sequential(nn.Linear(3, n), nn.LayerNorm(n)), k=nn.Sequential(nn.Linear(3, n), nn.LayerNorm(n)),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "build",
     [
-        Normed,
+        normed,
         Tied,
-        lambda n: Net(n, lambda s, h: (h + s.p).sum(-1), (), torch.tanh),
-        lambda n: Net(n, lambda s, h: nn.functional.normalize(h, dim=-1) @ s.p),
-        lambda n: Net(n, lambda s, h: h @ s.p / len(s.p)),
-        lambda n: Net(n, lambda s, h: h @ s.p.softmax(-1), act=torch.tanh),
+        lambda n: net(n, lambda s, h: (h + s.p).sum(-1), (), torch.tanh),
+        lambda n: net(n, lambda s, h: nn.functional.normalize(h, dim=-1) @ s.p),
+        lambda n: net(n, lambda s, h: h @ s.p / len(s.p)),
+        lambda n: net(n, lambda s, h: h @ s.p.softmax(-1), act=torch.tanh),
         lambda n: nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.utils.parametrizations.weight_norm(nn.Linear(n, 2))),
     ],
     ids=["products of units", "tied", "sum", "norm", "width", "softmax", "weight norm"],
@@ -153,8 +146,8 @@ spectral = nn.utils.parametrizations.spectral_norm
 @pytest.mark.parametrize(
     "build",
     [
-        lambda n: Net(n, lambda s, h: h @ s.p + h.sum(-1, keepdim=True)),
-        lambda n: Net(n, lambda s, h: h @ s.p + h.square().sum(-1, keepdim=True)),
+        lambda n: net(n, lambda s, h: h @ s.p + h.sum(-1, keepdim=True)),
+        lambda n: net(n, lambda s, h: h @ s.p + h.square().sum(-1, keepdim=True)),
         lambda n: nn.Sequential(spectral(nn.Linear(3, n)), nn.ReLU(), nn.Linear(n, 2)),
         lambda n: nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.utils.spectral_norm(nn.Linear(n, 2))),
         lambda n: nn.Sequential(spectral(nn.Linear(3, n)), nn.ReLU(), spectral(nn.Linear(n, 2))),
@@ -181,7 +174,7 @@ def test_widths_without_a_common_factor_behind_a_norm_are_checked_or_refused():
     spectra = lambda n: nn.Sequential(nn.Linear(3, n), nn.ReLU(), spectral(nn.Linear(n, 2)))
     assert transport(spectra(7).double(), spectra(5).double(), x).sizes
     for power in (0.5, 1):
-        built = [Net(n, lambda s, h, k=power: norm(h, (len(s.p),)) @ s.p / len(s.p) ** k).double() for n in (7, 5)]
+        built = [net(n, lambda s, h, k=power: norm(h, (len(s.p),)) @ s.p / len(s.p) ** k).double() for n in (7, 5)]
         for a, b in (built, built[::-1]):
             with pytest.raises(ValueError, match="units must be ones whose copies compute the same function"):
                 transport(a, b, x)

@@ -5,6 +5,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from made import Function, Made
 from stitching_models import is_cut_vertex
 from torch import nn
 
@@ -163,12 +164,8 @@ def test_refusals():
     with pytest.raises(CaptureError, match="must be a Python module"):
         capture(torch.jit.script(nn.Linear(2, 2)), (torch.zeros(3, 2),))
 
-    class Text(nn.Module):
-        def forward(self, x):
-            return "words"
-
     with pytest.raises(CaptureError, match="must return a tensor"):
-        capture(Text(), (torch.zeros(2),))
+        capture(Made(lambda m, x: "words"), (torch.zeros(2),))
     with pytest.raises(CaptureError, match="initialised"):
         capture(nn.LazyLinear(3), (torch.zeros(2, 3),))
     sparse = nn.Linear(4, 4)
@@ -184,16 +181,9 @@ def test_refusals():
 
 
 def test_tied_parameters_are_declared_once():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed, self.head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
-            self.head.weight = self.embed.weight
-
-        def forward(self, x):
-            return self.head(self.embed(x))
-
-    program = capture(Tied(), (torch.zeros(2, 3, dtype=torch.long),))
+    tied = Made(lambda m, x: m.head(m.embed(x)), embed=nn.Embedding(5, 4), head=nn.Linear(4, 5, bias=False))
+    tied.head.weight = tied.embed.weight
+    program = capture(tied, (torch.zeros(2, 3, dtype=torch.long),))
     assert len(program.states) == 1 and len(program.aliases) == 1
 
 
@@ -204,24 +194,16 @@ def test_meta_models_are_captured():
 
 
 def test_the_lowest_precision_is_noted():
-    class Casts(nn.Module):
-        def forward(self, x):
-            return (x.to(torch.bfloat16) * 2).to(x.dtype)
-
-    assert capture(Casts(), (torch.randn(2, 3),)).dtype == torch.bfloat16
+    assert (
+        capture(Function(lambda x: (x.to(torch.bfloat16) * 2).to(x.dtype)), (torch.randn(2, 3),)).dtype
+        == torch.bfloat16
+    )
 
 
 def test_transformed_tensors_are_refused_clearly():
-    class PerExample(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a = nn.Linear(6, 8)
-
-        def forward(self, x):
-            return torch.vmap(lambda row: self.a(row).relu())(x)
-
+    per_example = Made(lambda m, x: torch.vmap(lambda row: m.a(row).relu())(x), a=nn.Linear(6, 8))
     with pytest.raises(CaptureError, match=r"torch\.vmap or torch\.func\.jvp.*call the function on the whole batch"):
-        capture(PerExample(), (torch.randn(4, 6),), {}, "record")
+        capture(per_example, (torch.randn(4, 6),), {}, "record")
 
 
 def test_an_operation_may_return_a_result_and_write_an_argument():

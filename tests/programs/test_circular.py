@@ -6,6 +6,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.programs import capture
+from intertwine.programs.recording.decompositions import Plainly
 
 
 def network(mode, dims=2):
@@ -32,8 +33,6 @@ def test_symmetries_are_those_of_zero_padding():
 
 
 def test_a_run_by_choice_of_positions_equals_padding():
-    from intertwine.programs.recording.decompositions import Plainly
-
     for x, pad in ((torch.randn(2, 3, 5), (1, 2)), (torch.randn(2, 3, 5, 4), (2, 0, 1, 3))):
         expected = nn.functional.pad(x, pad, mode="circular")
         with Plainly():

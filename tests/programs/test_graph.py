@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from made import Made
 from torch import nn
 
 import intertwine as iw
@@ -20,14 +21,11 @@ class Block(nn.Module):
         return x + self.down(torch.relu(self.up(self.norm(x))).view(x.shape[0], -1))
 
 
-class Net(nn.Module):
-    def __init__(self, depth=3, width=4):
-        super().__init__()
-        self.stem, self.blocks = nn.Linear(3, width), nn.Sequential(*(Block(width) for _ in range(depth)))
-        self.drop, self.head = nn.Dropout(0.5), nn.Linear(width, 2)
-
-    def forward(self, x):
-        return self.head(self.drop(self.blocks(self.stem(x))))
+def net(depth=3, width=4):
+    return Made(
+        lambda m, x: m.head(m.drop(m.blocks(m.stem(x)))), stem=nn.Linear(3, width),
+        blocks=nn.Sequential(*(Block(width) for _ in range(depth))), drop=nn.Dropout(0.5), head=nn.Linear(width, 2),
+    )  # fmt: skip
 
 
 def found(model, x):
@@ -35,7 +33,7 @@ def found(model, x):
 
 
 def test_modules_with_weights_and_joins_are_vertices_views_and_dropout_are_not():
-    drawn = found(Net(1), torch.randn(2, 3))
+    drawn = found(net(1), torch.randn(2, 3))
     assert [(v.module, v.text) for v in drawn] == [
         ("", "input"), ("stem", "linear"), ("blocks.0.norm", "layer norm"), ("blocks.0.up", "linear"),
         ("blocks.0", "relu"), ("blocks.0.down", "linear"), ("blocks.0", "add"), ("head", "linear"), ("", "output"),
@@ -52,17 +50,13 @@ def test_a_module_that_runs_twice_is_two_vertices():
 
 @pytest.mark.parametrize("depth", [2, 40])
 def test_blocks_are_folded_and_each_space_is_one_colour(depth):
-    sym = iw.symmetries(Net(depth), torch.randn(2, 3))
+    sym = iw.symmetries(net(depth), torch.randn(2, 3))
     page = page_of(sym)
     (figure,) = [block for block in page.blocks if block.kind == "network"]
     assert figure.spec["frames"] == [f"blocks.0–{depth - 1}, {depth} times"]
     assert [node["text"] for node in figure.spec["nodes"] if node["frame"] == 0] == [
-        "norm",
-        "up",
-        "relu",
-        "down",
-        "add",
-    ]
+        "norm", "up", "relu", "down", "add",
+    ]  # fmt: skip
     titles = [flow["title"] for flow in figure.spec["flows"]]
     assert titles == ["residual stream from stem", f"layer 0–{depth - 1}: units of up"]
     texts = [node["text"] for node in figure.spec["nodes"]]
@@ -74,7 +68,7 @@ def test_blocks_are_folded_and_each_space_is_one_colour(depth):
 
 
 def test_what_is_drawn_is_saved(tmp_path):
-    sym = iw.symmetries(Net(2), torch.randn(2, 3))
+    sym = iw.symmetries(net(2), torch.randn(2, 3))
     sym.save(tmp_path / "sym.json")
     again = Symmetry.load(tmp_path / "sym.json")
     assert again.graph == sym.graph and render(page_of(again)) == render(page_of(sym))

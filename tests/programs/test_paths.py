@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from made import Made
 from torch import Tensor, nn
 
 from intertwine.groups import PositiveMonomial
@@ -13,21 +14,14 @@ from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
 
 
-class Asking(nn.Module):
+def asking(ask):
     """Two layers; ``ask(model, x, h)`` gives what the second one reads."""
-
-    def __init__(self, ask) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(3, 6), nn.Linear(6, 2), nn.Linear(3, 6)
-        self.ask = ask
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.b(self.ask(self, x, self.a(x)))
+    return Made(lambda m, x: m.b(ask(m, x, m.a(x))), a=nn.Linear(3, 6), b=nn.Linear(6, 2), c=nn.Linear(3, 6))
 
 
 def found(ask):
     torch.manual_seed(0)
-    model = Asking(ask).double()
+    model = asking(ask).double()
     sym = symmetries(model, inputs(1.0))
     for x in (inputs(1.0), inputs(-1.0), inputs(0.0)):
         for kind in ("permutation", "scale", "sign", "linear"):
@@ -53,7 +47,7 @@ def test_a_question_that_only_decides_a_warning(caplog):
         sym = found(warned)
     assert not sym.path_only and not sym.notes and not caplog.records
     assert sym.dim == 6 and sym.space("a.weight[0]").group.permutes
-    program = capture_paths(Asking(warned).double(), (inputs(1.0),), {})
+    program = capture_paths(asking(warned).double(), (inputs(1.0),), {})
     assert "intertwine::read" not in [call.op for call in program.calls]
 
 
@@ -82,7 +76,7 @@ def test_questions_after_questions():
             return h.relu() if x.max() > 3 else h.tanh()
         return h.sin() if (x < -100).all() else h.relu()
 
-    program = capture_paths(Asking(nested).double(), (inputs(1.0),), {})
+    program = capture_paths(asking(nested).double(), (inputs(1.0),), {})
     ops = [call.op for call in program.calls]
     assert {"aten::relu", "aten::tanh", "aten::sin"} <= set(ops) and not program.reads
 
@@ -151,7 +145,7 @@ def test_what_is_asked_before_an_error_may_lead_elsewhere():
     ids=["a number", "a question and a number", "another answer fails", "too many questions"],
 )
 def test_other_paths_stay_open(ask):
-    model = Asking(ask).double()
+    model = asking(ask).double()
     program = capture_paths(model, (inputs(1.0),), {})
     assert program.reads == capture(model, (inputs(1.0),)).reads != ()
     assert symmetries(model, inputs(1.0)).path_only

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from made import Function, Made
 from torch import nn
+from zoo import Attention
 
 from intertwine.programs import Part, capture, capture_dynamic, operations
 from intertwine.programs.program import float64_handler, run_call
@@ -121,11 +123,8 @@ def test_handlers_see_and_replace_operations(model, x):
 
 
 def test_random_operations_are_read_off_a_program_of_the_model_as_it_is():
-    class Drops(nn.Module):
-        def forward(self, x):
-            return F.dropout(x, 0.5, self.training) + F.dropout(x, 0.0, self.training)
-
-    model, x = Drops().train(), torch.randn(2, 3)
+    drops = Made(lambda m, x: F.dropout(x, 0.5, m.training) + F.dropout(x, 0.0, m.training))
+    model, x = drops.train(), torch.randn(2, 3)
     calls = capture(model, (x,), evaluation=False).calls
     assert model.training and sum(map(operations.is_random, calls)) == 1
     assert not capture(model, (x,)).find(operations.is_random)
@@ -140,15 +139,7 @@ def test_a_capture_in_training_mode_leaves_running_statistics_alone():
 
 def test_one_table_says_what_operations_are():
     def program(f, *shape):
-        return capture(Wrapped(f), (torch.randn(*shape),))
-
-    class Wrapped(nn.Module):
-        def __init__(self, f):
-            super().__init__()
-            self.f = f
-
-        def forward(self, x):
-            return self.f(x)
+        return capture(Function(f), (torch.randn(*shape),))
 
     gates = [F.relu, lambda x: x.clamp(min=0), lambda x: F.leaky_relu(x, 0.3), abs, lambda x: F.threshold(x, 0, 0)]
     slopes = [0, 0, 0.3, -1, 0]
@@ -164,14 +155,10 @@ def test_one_table_says_what_operations_are():
 SHIFT = torch.tensor([0.1, 7], dtype=torch.float32)
 
 
-class Halved(nn.Module):
-    def forward(self, x):
-        return (x.half() * 3 + SHIFT).to(torch.bfloat16).flip(0)
-
-
 def test_in_float64_casts_leave_numbers_as_they_are():
     x = torch.randn(2, dtype=torch.float64)
-    program = capture(Halved(), (x.float(),))
+    model = Function(lambda x: (x.half() * 3 + SHIFT).to(torch.bfloat16).flip(0))
+    program = capture(model, (x.float(),))
     every = dict.fromkeys(range(len(program.calls)), float64_handler)
     (found,) = program.run(x, handlers=every)
     expected = (x * 3 + SHIFT).flip(0)
@@ -188,18 +175,13 @@ def test_one_call_alone_gives_what_it_gives_within_the_run():
     assert torch.equal(run_call(last, {before.id: inner})[0], outer)
 
 
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qkv = nn.Linear(8, 24)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).movedim(2, 0).transpose(2, 3)
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+def attention_call():
+    program = capture(Attention(8, 2, packed=True, causal=True).eval(), (torch.randn(2, 5, 8),))
+    return next(c for c in program.calls if "dot_product" in c.op)
 
 
 def test_attention_of_another_device_runs_here_and_has_gradients():
-    call = next(c for c in capture(Attention().eval(), (torch.randn(2, 5, 8),)).calls if "dot_product" in c.op)
+    call = attention_call()
     given = {"query": call.args["query"], "key": call.args["key"], "value": call.args["value"]}
     on_gpu = replace(
         call, op="aten::_scaled_dot_product_efficient_attention",
@@ -214,7 +196,7 @@ def test_attention_of_another_device_runs_here_and_has_gradients():
 
 def test_heads_that_share_keys_run():
     torch.manual_seed(0)
-    call = next(c for c in capture(Attention().eval(), (torch.randn(2, 5, 8),)).calls if "dot_product" in c.op)
+    call = attention_call()
     names = "query", "key", "value"
     q, k, v = torch.randn(2, 4, 5, 4), torch.randn(2, 2, 5, 4), torch.randn(2, 2, 5, 4)
     found = run_call(call, {call.args[name].id: t for name, t in zip(names, (q, k, v))})[0]

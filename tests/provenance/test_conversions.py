@@ -6,6 +6,8 @@ import pytest
 import torch
 from edits import EDITS, GPT2, QKV, decoder, edited, gpt2, hidden_units, kinds, llama, lora, one_layer, state, tokens
 from layouts import fused, renamed, transposed
+from made import Made
+from noise import shaken
 from torch import nn
 
 import intertwine as iw
@@ -96,19 +98,16 @@ def test_a_tied_head_that_a_file_leaves_out():
     assert not found.same_function and [t.name for t in found.tensors if t.kind == "missing"] == ["head.weight"]
 
 
-class Other(nn.Module):
+def other_code(a: nn.Sequential):
     """A perceptron in other code: a convolution of size one, and a matrix that lies the other way round."""
-
-    def __init__(self, a: nn.Sequential) -> None:
-        super().__init__()
-        self.up = nn.Conv1d(6, 16, 1)
-        self.down, self.shift = nn.Parameter(a[2].weight.detach().T.clone()), nn.Parameter(a[2].bias.detach().clone())
-        with torch.no_grad():
-            self.up.weight.copy_(a[0].weight[..., None])
-            self.up.bias.copy_(a[0].bias)
-
-    def forward(self, x):
-        return self.up(x[..., None])[..., 0].relu() @ self.down + self.shift
+    model = Made(
+        lambda m, x: m.up(x[..., None])[..., 0].relu() @ m.down + m.shift, up=nn.Conv1d(6, 16, 1),
+        down=nn.Parameter(a[2].weight.detach().T.clone()), shift=nn.Parameter(a[2].bias.detach().clone()),
+    )  # fmt: skip
+    with torch.no_grad():
+        model.up.weight.copy_(a[0].weight[..., None])
+        model.up.bias.copy_(a[0].bias)
+    return model
 
 
 def test_a_model_and_its_backbone_put_out_other_quantities():
@@ -125,12 +124,10 @@ def test_networks_of_other_code_are_compared_entry_by_entry():
     a, x = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)), torch.randn(5, 6)
     sym = iw.symmetries(a, x)
     moved = sym.act(sym.random(seed=1, kinds=["permutation"]), a)
-    found = iw.diff(Other(moved), a, x)
+    found = iw.diff(other_code(moved), a, x)
     assert found.same_function and kinds(found) == {"renamed", "transposed", "permuted"}, str(found)
-    with torch.no_grad():
-        for p in moved.parameters():
-            p.add_(0.5 * p.std() * torch.randn_like(p))
-    found = iw.diff(a, Other(moved), x)
+    shaken(moved, 0.5, torch.std)
+    found = iw.diff(a, other_code(moved), x)
     assert not found.ambiguous and not {"new", "missing"} & kinds(found), str(found)
     assert {t.name: t.source for t in found.tensors} == {
         "up.weight": "0.weight", "up.bias": "0.bias", "down": "2.weight, transposed", "shift": "2.bias",

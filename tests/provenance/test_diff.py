@@ -23,11 +23,14 @@ from edits import (
     small,
     tokens,
 )
+from made import Made
+from safetensors.torch import save_file
 from torch import nn
 
 import intertwine as iw
 from intertwine.provenance import Diff
 from intertwine.provenance.diff import with_configurations
+from intertwine.symmetry import StoredState
 
 
 @cache
@@ -205,9 +208,6 @@ def test_bad_input(sym):
 
 
 def test_state_dicts_that_are_read_lazily(sym, tmp_path):
-    from safetensors.torch import save_file
-
-    from intertwine.symmetry import StoredState
 
     for name, model in (("a", decoder()), ("b", edited(decoder(), hidden_units))):
         save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
@@ -283,23 +283,16 @@ def network():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-class Tables(nn.Module):
+def tables(seed: int):
     """A network all of whose weights are tables in buffers."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.register_buffer("first", torch.randn(8, 6))
-        self.register_buffer("last", torch.randn(3, 8))
-
-    def forward(self, x):
-        return (x @ self.first.T).relu() @ self.last.T
+    torch.manual_seed(seed)
+    return Made(lambda m, x: (x @ m.first.T).relu() @ m.last.T, first=torch.randn(8, 6), last=torch.randn(3, 8))
 
 
 def test_networks_of_buffers_are_compared_as_they_stand():
     x = torch.randn(4, 6)
-    assert iw.diff(Tables(0), Tables(0), x).same_function
-    found = iw.diff(Tables(0), Tables(1), x)
+    assert iw.diff(tables(0), tables(0), x).same_function
+    found = iw.diff(tables(0), tables(1), x)
     assert not found.same_function and {c.name for c in found.tensors if c.kind != "equal"} == {"first", "last"}
 
 

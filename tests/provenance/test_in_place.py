@@ -5,6 +5,7 @@ from itertools import pairwise, permutations
 
 import pytest
 import torch
+from made import Made
 from torch import nn
 
 import intertwine as iw
@@ -87,17 +88,14 @@ def test_units_that_stand_in_an_order_before_training_are_not_evidence(how):
     assert (how == "identity") or all("sorted" in s.note and s.log_p is None for s in found.by_space)
 
 
-class Decays(nn.Module):
+def decays(seed, width=64):
     """Channels that forget at their own rates, which start as a function of the number of the channel (as in RWKV)."""
-
-    def __init__(self, seed, width=64):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.read, self.write = nn.Linear(8, width), nn.Linear(width, 8)
-        self.decay = nn.Parameter(8 * torch.linspace(0, 1, width) ** 0.7 - 5 + 0.05 * torch.randn(width))
-
-    def forward(self, x):
-        return self.write(torch.exp(-self.decay) * self.read(x).relu())
+    torch.manual_seed(seed)
+    return Made(
+        lambda m, x: m.write(torch.exp(-m.decay) * m.read(x).relu()), read=nn.Linear(8, width),
+        write=nn.Linear(width, 8),
+        decay=nn.Parameter(8 * torch.linspace(0, 1, width) ** 0.7 - 5 + 0.05 * torch.randn(width)),
+    )  # fmt: skip
 
 
 def by_class(seed, width=128):
@@ -108,7 +106,7 @@ def by_class(seed, width=128):
     return model
 
 
-@pytest.mark.parametrize("make", [Decays, by_class])
+@pytest.mark.parametrize("make", [decays, by_class])
 def test_neighbours_that_are_alike_show_an_order(make):
     a, b = make(0), make(1)
     found = iw.lineage(a, b, torch.zeros(2, 8))

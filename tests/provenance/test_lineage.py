@@ -8,6 +8,9 @@ import pytest
 import torch
 from edits import HEADS, decoder, tokens
 from layouts import fused, fused_by_head, renamed, transposed
+from made import Made
+from noise import shaken
+from safetensors.torch import save_file
 from torch import nn
 
 import intertwine as iw
@@ -30,11 +33,7 @@ def net(seed, classes=3, widths=(32, 32)):
 
 def tuned(model, size=0.05, seed=9):
     torch.manual_seed(seed)
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for p in other.parameters():
-            p.add_(size * torch.randn_like(p))
-    return other
+    return shaken(copy.deepcopy(model), size)
 
 
 def test_tuned_cast_pruned_and_rescaled_copies_are_derived_and_strangers_not():
@@ -64,37 +63,29 @@ def test_a_new_head_and_a_new_layer_are_told():
     )
 
 
-class Placed(nn.Module):
+def placed(seed):
     """A network that adds rows of a table of sines, as of positions, whose units stand in an order."""
-
-    def __init__(self, seed):
-        super().__init__()
-        self.body = net(seed, classes=16)
-        self.table = nn.Parameter(torch.outer(torch.arange(9.0), 10 ** -torch.linspace(0, 2, 16)).sin())
-        self.head = nn.Linear(16, 3)
-
-    def forward(self, x):
-        return self.head(torch.relu(self.body(x)[:, None] + self.table).mean(1))
+    return Made(
+        lambda m, x: m.head(torch.relu(m.body(x)[:, None] + m.table).mean(1)), body=net(seed, classes=16),
+        table=nn.Parameter(torch.outer(torch.arange(9.0), 10 ** -torch.linspace(0, 2, 16)).sin()),
+        head=nn.Linear(16, 3),
+    )  # fmt: skip
 
 
 def test_a_table_that_strangers_share_is_no_descent():
-    found = iw.lineage(Placed(0), Placed(1), X)
+    found = iw.lineage(placed(0), placed(1), X)
     assert found.verdict == "no sign of descent" and any("number by number: table" in n for n in found.notes), found
 
 
 def test_what_was_not_tested_has_no_verdict_of_its_own():
-    a, b = Placed(0), Placed(0)
+    a, b = placed(0), placed(0)
     b.body.load_state_dict(tuned(a.body).state_dict())
     nn.init.zeros_(b.head.bias)
     found = iw.lineage(a, b, X)
     told = {k.block: found.told(k) for k in found.by_block}
     assert told == {
-        "table": "identical",
-        "body.0": "derived",
-        "body.2": "derived",
-        "body.4": "derived",
-        "head": "untold",
-    }
+        "table": "identical", "body.0": "derived", "body.2": "derived", "body.4": "derived", "head": "untold",
+    }  # fmt: skip
     assert "  table   identical  not tested  1 of 1 tensor unchanged" in found.summary().splitlines()
 
 
@@ -109,8 +100,6 @@ def test_frozen_tensors_are_listed():
 
 
 def test_sharded_checkpoints_are_read_tensor_by_tensor(tmp_path):
-    from safetensors.torch import save_file
-
     a, b = net(0), tuned(net(0))
     for name, model in (("a", a), ("b", b)):
         save_file(model.state_dict(), tmp_path / f"{name}.safetensors")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from intertwine.provenance import p_values as module
 from intertwine.provenance.p_values import combined, fisher, log_tail, ranks, spearman
 
 
@@ -38,8 +39,6 @@ def test_all_units_in_place_have_one_over_n_factorial():
 
 
 def test_the_bound_lies_above_the_tail_and_close():
-    from intertwine.provenance import p_values as module
-
     g = torch.Generator().manual_seed(0)
     drawn = (torch.rand(60, generator=g) * torch.arange(60, 0, -1)).long() + 1
     drawn[:9] = 1

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from noise import shaken
 from torch import nn
 
 import intertwine as iw
@@ -23,11 +24,7 @@ def net(seed):
 
 def tuned(model, seed, size=0.05):
     torch.manual_seed(seed)
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for p in other.parameters():
-            p.add_(size * torch.randn_like(p))
-    return other
+    return shaken(copy.deepcopy(model), size)
 
 
 def test_families_among_strangers():

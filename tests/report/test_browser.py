@@ -84,14 +84,8 @@ def test_hovering_names_the_layers(shown):
     page.mouse.move(box["x"] + box["width"] / 12, box["y"] + box["height"] / 12)
     page.wait_for_selector(".hoverlayer text")
     text = " ".join(page.locator(".hoverlayer text").all_text_contents())
-    for part in (
-        "layer of A: layer0.relu",
-        "layer of B: layer0.relu",
-        "score: 0.65",
-        "interval from: 0.6",
-        "chance: 0",
-    ):
-        assert part in text
+    said = ("layer of A: layer0.relu", "layer of B: layer0.relu", "score: 0.65", "interval from: 0.6", "chance: 0")
+    assert all(part in text for part in said), text
 
 
 def test_long_figures_are_unpacked_and_fit_a_laptop_in_the_dark_and_on_paper(visit, made_comparison):

@@ -9,6 +9,7 @@ import torch
 from page_blocks import figures
 
 from intertwine import report
+from intertwine.similarity import measure_names
 from intertwine.similarity.comparison.verdict import headline, lead, measure_title, paired, summarise
 
 
@@ -179,8 +180,6 @@ def test_a_hundred_layers_fit(made_comparison):
 
 
 def test_titles_of_all_registered_measures():
-    from intertwine.similarity import measure_names
-
     for name in measure_names():
         title = measure_title(name)
         assert title[0].isupper() or not title[0].isalpha() or title[0] == "k"

@@ -1,5 +1,6 @@
 """The page of a network taken apart: what is on it, hostile names, drawn in a real browser."""
 
+import io
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 
 from intertwine.gates import dlgn, effective_maps, examine
 from intertwine.report import load_result, page_of, render
-from intertwine.report.pages.gates import input_picture, signed_picture
+from intertwine.report.pages.gates import input_picture, signed_picture, spread
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -65,8 +66,6 @@ def test_a_study_comes_back_and_has_the_same_page(study, tmp_path):
 
 
 def test_deep_networks_have_tabs_forspread_layers():
-    from intertwine.report.pages.gates import spread
-
     names = [f"layer{i}" for i in range(19)]
     assert spread(names[:3]) == names[:3]
     assert spread(names, 3) == ["layer0", "layer9", "layer18"]
@@ -83,7 +82,6 @@ def test_inputs_that_are_no_images_have_no_pictures(tmp_path):
 
 def test_pictures_show_signs_and_sizes():
     import base64
-    import io
 
     import numpy as np
     from PIL import Image

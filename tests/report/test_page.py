@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 
 import pytest
+import torch
+from torch import nn
 
+import intertwine as iw
 from intertwine import report
 from intertwine._result import Result
 from intertwine.report import Details, Facts, Grid, Heading, Listing, Page, Paragraph, Table, Tabs, heatmap, render
@@ -117,10 +120,6 @@ def test_only_results_have_pages(tmp_path):
 
 
 def test_every_page_says_which_networks_it_is_of():
-    import torch
-    from torch import nn
-
-    import intertwine as iw
 
     a, b = (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval() for _ in "ab")
     x = torch.zeros(2, 3)

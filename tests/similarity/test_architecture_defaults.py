@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from made import Function, Made
 from made_comparison import made_comparison
 from torch import nn
 from torch.nn import functional as F
@@ -25,20 +26,18 @@ def net(act=nn.ReLU, seed=0, width=16):
     return nn.Sequential(nn.Linear(8, width), act(), nn.Linear(width, width), act(), nn.Linear(width, 3))
 
 
-class Functional(nn.Module):
-    def __init__(self, seed=0):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.one, self.drop, self.two, self.out = nn.Linear(8, 16), nn.Dropout(), nn.Linear(16, 16), nn.Linear(16, 3)
-
-    def forward(self, x):
-        return self.out(self.two(self.drop(F.relu(self.one(x)))).relu())
+def functional(seed=0):
+    torch.manual_seed(seed)
+    return Made(
+        lambda m, x: m.out(m.two(m.drop(F.relu(m.one(x)))).relu()), one=nn.Linear(8, 16), drop=nn.Dropout(),
+        two=nn.Linear(16, 16), out=nn.Linear(16, 3),
+    )  # fmt: skip
 
 
 def test_layers_are_what_nonlinearities_return_however_they_are_called():
-    found = iw.compare(Functional(), Functional(1), X.split(60), resampling=None)
+    found = iw.compare(functional(), functional(1), X.split(60), resampling=None)
     assert found.layers_a == ("relu#0", "relu#1")  # no dropout, which hands on what it is given
-    model = Functional()
+    model = functional()
     outputs = iw.collect(model, [X])
     assert torch.equal(outputs["relu#0"], model.one(X).relu())
 
@@ -79,10 +78,10 @@ class Shift(nn.ReLU):
 
 
 def test_layers_with_other_names_are_paired_by_their_order_where_shapes_agree():
-    found = iw.compare(net(), Functional(1), X.split(60), resampling=None)
+    found = iw.compare(net(), functional(1), X.split(60), resampling=None)
     assert paired(found) == "order" and "paired by their order" in headline(found)
     assert summarise(found, "linear_cka").matched is not None
-    wider = iw.compare(net(width=20), Functional(), X.split(60), resampling=None)
+    wider = iw.compare(net(width=20), functional(), X.split(60), resampling=None)
     assert not paired(wider) and "best matches" in headline(wider)
     assert paired(iw.compare(net(width=20), net(), X.split(60), resampling=None)) == "name"
 
@@ -159,11 +158,8 @@ def test_without_counterparts_a_layer_is_judged_by_what_holds_all_groups_of_the_
 
 
 def test_a_model_that_cannot_be_captured_is_compared_all_the_same():
-    class Numpy(nn.Module):
-        def forward(self, x):
-            return F.relu(torch.from_numpy(x.numpy() * 2.0))
-
-    found = iw.compare(Numpy(), Numpy(), [X], resampling=None)
+    model = Function(lambda x: F.relu(torch.from_numpy(x.numpy() * 2.0)))
+    found = iw.compare(model, model, [X], resampling=None)
     assert set(found.acting_a) <= {"", "trivial"} and found.scores["linear_cka"].numel() == 1
 
 
@@ -186,12 +182,9 @@ def test_untrained_networks_are_not_called_similar_and_trained_ones_are_judged_b
     summary = summarise(fresh, "linear_cka")
     assert summary.calibrated > 0.35 > 0.2 > min(summary.left)  # shuffles alone would call them partly similar
     only = iw.compare(
-        net(seed=5, width=32),
-        net(seed=6, width=32),
-        X.split(60),
-        measures="linear_cka",
+        net(seed=5, width=32), net(seed=6, width=32), X.split(60), measures="linear_cka",
         resampling=Resampling(bootstrap=0),
-    )
+    )  # fmt: skip
     assert "more similar than untrained networks" in headline(only) and "untrained" in only.headline
     learned = summarise(
         iw.compare(trained(5), trained(6), X.split(60), resampling=Resampling(bootstrap=0, untrained=6)), "linear_cka"
@@ -226,15 +219,7 @@ def test_untrained_networks_come_from_the_seed_or_are_given():
 
 
 def of_function(act):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.act = nn.Linear(8, 16), nn.Linear(16, 3), act
-
-        def forward(self, x):
-            return self.b(self.act(self.a(x)))
-
-    return Net()
+    return Made(lambda m, x: m.b(m.act(m.a(x))), a=nn.Linear(8, 16), b=nn.Linear(16, 3), act=act)
 
 
 def of_code(kind):

@@ -10,6 +10,7 @@ from torch import nn
 
 from intertwine.similarity import CKA, cka, hsic, kernel_names, measure, prepare_gram
 from intertwine.similarity.hsic import center_gram
+from intertwine.similarity.measures.kernels import max_gram
 
 
 def gram(seed, n=7, offset=0.0):
@@ -20,7 +21,6 @@ def gram(seed, n=7, offset=0.0):
 def test_unbiased_hsic_is_the_mean_over_distinct_quadruples():
     k, l = gram(0), gram(1)
     assert hsic(k, l) == pytest.approx(slow.hsic_unbiased_by_quadruples(k, l))
-    assert hsic(k, l) == pytest.approx(slow.hsic_unbiased(k, l))
 
 
 def test_biased_hsic_is_its_trace():
@@ -45,19 +45,6 @@ def test_hsic_keeps_its_digits_under_a_large_mean():
     )
 
 
-@pytest.mark.parametrize("shape", [(40, 5), (30, 5, 3, 3)], ids=str)
-@pytest.mark.parametrize("estimator", ["unbiased", "biased"])
-def test_cka_by_its_definition(shape, estimator):
-    x, y = normal(*shape), normal(*shape, seed=1) + 0.5 * normal(*shape)
-    by = {"unbiased": slow.hsic_unbiased, "biased": slow.hsic_biased}[estimator]
-    flat = lambda t: t.flatten(1) @ t.flatten(1).T
-    assert cka(x, y, estimator=estimator) == pytest.approx(slow.cka_of_grams(flat(x), flat(y), by))
-    k, l = (slow.max_kernel(slow.normalised(t)) for t in (x, y))
-    assert cka(x, y, "max", estimator) == pytest.approx(slow.cka_of_grams(k, l, by))
-    k, l = (flat(slow.normalised(t)) for t in (x, y))
-    assert cka(x, y, "channel_normalized", estimator) == pytest.approx(slow.cka_of_grams(k, l, by))
-
-
 def test_agrees_with_the_torch_cka_package_on_one_batch():
     """That package is right where one batch holds all data and features are flat."""
     torch_cka = pytest.importorskip("torch_cka")
@@ -74,15 +61,6 @@ def test_linear_cka_sees_no_rotation(dtype):
     q = torch.linalg.qr(normal(32, 32, seed=1)).Q.to(dtype)
     assert cka(x, x @ q) == pytest.approx(1, abs=1e-6)
     assert cka(x * torch.linspace(0.2, 3, 32), (x * torch.linspace(0.2, 3, 32)) @ q, "channel_normalized") < 0.9
-
-
-@pytest.mark.parametrize("n", [128, 256])
-def test_wide_independent_features(n):
-    """The unbiased estimator stays near 0 for all of 20 seeds where the biased one says nearly 1."""
-    for seed in range(20):
-        x, y = normal(n, 4096, seed=seed, dtype=torch.float32), normal(n, 4096, seed=seed + 100, dtype=torch.float32)
-        assert abs(cka(x, y)) < 0.05
-        assert cka(x, y, estimator="biased") > 0.9
 
 
 def test_resolutions_and_widths_may_differ():
@@ -129,8 +107,6 @@ def test_biased_max_cka_may_be_negative_and_says_so():
 
 def test_max_cka_of_noise_stays_at_zero_as_channels_grow():
     """v2 D.8: the maximum over more channels drifts, as sqrt(2 log C); its CKA does not."""
-    from intertwine.similarity.measures.kernels import max_gram
-
     means = []
     for c in (16, 256):
         x, y = normal(150, c), normal(150, c, seed=1)

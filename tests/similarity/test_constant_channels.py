@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from made import Made
 from numeric import normal
 from torch import nn
 
@@ -29,12 +30,9 @@ def with_constants(x, at, value):
 
 @settings(max_examples=80, deadline=None)
 @given(
-    dtype=TYPES,
-    space=SPACES,
-    n=st.integers(4, 300),
-    value=st.floats(-1e4, 1e4, allow_nan=False),
+    dtype=TYPES, space=SPACES, n=st.integers(4, 300), value=st.floats(-1e4, 1e4, allow_nan=False),
     seed=st.integers(0, 99),
-)
+)  # fmt: skip
 def test_constant_columns_are_never_alive_and_others_always(dtype, space, n, value, seed):
     x = normal(n, 2, *space, seed=seed).to(dtype)
     x = with_constants(x, [1], value)
@@ -121,20 +119,14 @@ def test_estimates_of_constant_layers_have_no_score(value):
     assert scores["linear_cka"].isnan().tolist() == [[False, True], [True, True]]
 
 
-class Steps(nn.Module):
+def steps():
     """The first channel tells batches apart but no examples within one."""
-
-    def __init__(self):
-        super().__init__()
-        self.batch = 0
-
-    def forward(self, x):
-        return torch.cat([x[:, :1] * 0 + x[:, :1].mean().round(decimals=3), x[:, 1:]], 1)
+    return Made(lambda m, x: torch.cat([x[:, :1] * 0 + x[:, :1].mean().round(decimals=3), x[:, 1:]], 1))
 
 
 @pytest.mark.parametrize("name", ["g_relu_cka", "svcca", "orthogonal_procrustes_centered", "mutual_knn"])
 def test_a_channel_that_is_constant_in_each_batch_is_alive(name):
-    net, x = nn.Sequential(Steps(), nn.Identity()).double(), normal(60, 4)
+    net, x = nn.Sequential(steps(), nn.Identity()).double(), normal(60, 4)
     result = compare(net, net, x.split(15), ["1"], name, resampling=None)
     whole = torch.cat([net(part) for part in x.split(15)])
     assert measure(name).prepare(whole).dead == 0
@@ -165,16 +157,11 @@ def test_comparing_by_position_keeps_positions(center):
     expected = 1 - (2 - 2 * cosine) ** 0.5 / 2
     assert expected > 0.999
     assert procrustes(x, y, "trivial", center=center) == pytest.approx(expected, abs=1e-9)
-    net = lambda values: nn.Sequential(_Fixed(values), nn.Identity())
+    net = lambda values: nn.Sequential(fixed(values), nn.Identity())
     name = "trivial_procrustes" + ("_centered" if center else "")
     result = compare(net(x), net(y), [torch.zeros(200, 1)], ["1"], name, resampling=None)
     assert float(result.scores[name]) == pytest.approx(expected, abs=1e-9)
 
 
-class _Fixed(nn.Module):
-    def __init__(self, values):
-        super().__init__()
-        self.values = values
-
-    def forward(self, x):
-        return self.values[: len(x)]
+def fixed(values):
+    return Made(lambda m, x: values[: len(x)])

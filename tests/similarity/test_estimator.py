@@ -6,6 +6,7 @@ from itertools import pairwise, permutations, product
 
 import pytest
 import torch
+from made import Made
 from torch import nn
 
 import intertwine as iw
@@ -39,15 +40,9 @@ def net(seed=0, width=12):
     )  # fmt: skip
 
 
-class Columns(nn.Module):
+def columns_from(start):
     """Ten of the input's columns."""
-
-    def __init__(self, start):
-        super().__init__()
-        self.start = start
-
-    def forward(self, x):
-        return x[:, self.start : self.start + 10]
+    return Made(lambda m, x: x[:, m.start : m.start + 10], start=start)
 
 
 def gram(rows, channels, seed, power=1):
@@ -91,7 +86,7 @@ def test_one_in_twenty_lies_beyond_the_quantile_of_chance(skewness):
 def test_p_values_hold_their_level_where_few_examples_make_most_of_a_kernel():
     def half(lo, seed):
         torch.manual_seed(seed)
-        return nn.Sequential(Columns(lo), nn.Linear(10, 16), nn.ReLU())
+        return nn.Sequential(columns_from(lo), nn.Linear(10, 16), nn.ReLU())
 
     below = 0
     for k in range(100):
@@ -120,15 +115,9 @@ def test_the_stated_error_holds_nearly_always(size):
     assert held >= 0.85 * count
 
 
-class Part(nn.Module):
+def cut(part):
     """Some of the channels."""
-
-    def __init__(self, part):
-        super().__init__()
-        self.part, self.last = part, nn.Identity()
-
-    def forward(self, x):
-        return self.last(x[:, self.part])
+    return Made(lambda m, x: m.last(x[:, m.part]), part=part, last=nn.Identity())
 
 
 @pytest.mark.parametrize("measure", ["g_relu_procrustes", "monomial_procrustes"])
@@ -143,7 +132,7 @@ def test_channels_that_are_on_nowhere_in_the_sample_are_in_the_error(measure, on
             x[:, c] = 0
             x[(*torch.randint(300, (1,), generator=g), c, *torch.randint(16, (2,), generator=g))] = 1.0
         found, oracle = (
-            iw.compare(Part(slice(10)), Part(slice(10, 20)), x.split(100), "last", measure, resampling=PLAIN, exact=way)
+            iw.compare(cut(slice(10)), cut(slice(10, 20)), x.split(100), "last", measure, resampling=PLAIN, exact=way)
             for way in (False, True)
         )
         off, error = (found.scores[measure] - oracle.scores[measure]).abs(), found.error[measure]
@@ -163,7 +152,7 @@ def test_channels_that_are_on_in_few_examples_are_in_the_error(width):
         x[torch.randint(600, (2,), generator=g), 0] = 1.0
         found, oracle = (
             iw.compare(
-                Part(slice(20)), Part(slice(10, 30)), x.split(200), "last", "g_relu_cka", resampling=PLAIN, exact=e
+                cut(slice(20)), cut(slice(10, 30)), x.split(200), "last", "g_relu_cka", resampling=PLAIN, exact=e
             )
             for e in (False, True)
         )
@@ -220,29 +209,18 @@ def test_untrained_networks_see_all_classes():
 
 
 def test_what_cannot_be_mixed_says_so():
-    class Pooled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.act = nn.ReLU()
-
-        def forward(self, x):
-            return self.act(x.mean(2))
+    def pooled():
+        return Made(lambda m, x: m.act(x.mean(2)), act=nn.ReLU())
 
     g = torch.Generator().manual_seed(0)
     ragged = [torch.randn(100, 6, 5 + k, generator=g) for k in range(3)]
-    found = iw.compare(Pooled(), Pooled(), ragged, "act", "linear_cka", resampling=PLAIN, exact=False)
+    found = iw.compare(pooled(), pooled(), ragged, "act", "linear_cka", resampling=PLAIN, exact=False)
     assert any("in the order of the loader" in note for note in found.notes) and found.examples == 300
     x, memory = by_class(), 4 * 128 * 20 * 4 * 2  # of two batches a quarter
     found = iw.compare(
-        small(0),
-        small(1),
-        x.split(128),
-        None,
-        "linear_cka",
-        resampling=PLAIN,
-        exact=False,
+        small(0), small(1), x.split(128), None, "linear_cka", resampling=PLAIN, exact=False,
         reading=Reading(memory=memory),
-    )
+    )  # fmt: skip
     assert any("mixed in parts of 384 examples" in note for note in found.notes) and found.examples == 1024
 
 
@@ -317,7 +295,7 @@ def test_chance_and_intervals_by_default_and_none_without():
 def test_unrelated_features_are_not_beyond_chance():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(400, 24, generator=g)
-    found = iw.compare(Part(slice(0, 12)), Part(slice(12, 24)), x.split(100), "last", MEASURES, exact=False)
+    found = iw.compare(cut(slice(0, 12)), cut(slice(12, 24)), x.split(100), "last", MEASURES, exact=False)
     for m in MEASURES:
         assert found.null_p[m].item() > 0.01, m
 
@@ -469,28 +447,17 @@ def test_an_estimate_of_what_has_none_is_refused():
 def test_large_offsets_take_no_digits():
     x = torch.randn(300, 16)
 
-    class Moved(nn.Module):
-        def __init__(self, by):
-            super().__init__()
-            self.by, self.last = by, nn.Identity()
+    def moved(by):
+        return Made(lambda m, x: m.last(x + m.by), by=by, last=nn.Identity())
 
-        def forward(self, x):
-            return self.last(x + self.by)
-
-    found = iw.compare(Moved(0.0), Moved(1000.0), x.split(100), "last", MEASURES, resampling=PLAIN, exact=False)
+    found = iw.compare(moved(0.0), moved(1000.0), x.split(100), "last", MEASURES, resampling=PLAIN, exact=False)
     for m in MEASURES:
         assert found.scores[m].item() > 0.9995, m
 
 
-class Of(nn.Module):
+def of(function):
     """A network whose one layer is a function of its inputs."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function, self.layer = function, nn.Identity()
-
-    def forward(self, x):
-        return self.layer(self.function(x))
+    return Made(lambda m, x: m.layer(m.function(x)), function=function, layer=nn.Identity())
 
 
 PATTERN = 10 * torch.randn(2, 1, 6, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -509,7 +476,7 @@ ODD = {
 def test_estimates_of_odd_features_hold_their_error(name):
     x, (one, two) = torch.randn(300, 6, 8, 8, generator=torch.Generator().manual_seed(1)), ODD[name]
     found, exact = (
-        iw.compare(Of(one), Of(two), x.split(100), "layer", MEASURES, resampling=PLAIN, exact=way)
+        iw.compare(of(one), of(two), x.split(100), "layer", MEASURES, resampling=PLAIN, exact=way)
         for way in (False, True)
     )
     for m in MEASURES:
@@ -520,10 +487,10 @@ def test_estimates_of_odd_features_hold_their_error(name):
 def test_what_all_examples_share_is_no_similarity(exact):
     x = torch.randn(300, 6, 8, 8, generator=torch.Generator().manual_seed(1))
     large = [lambda x, p=p: 10 * p + x for p in PATTERN]
-    score = iw.compare(Of(large[0]), Of(large[1]), x.split(100), "layer", "linear_cka", resampling=PLAIN, exact=exact)
+    score = iw.compare(of(large[0]), of(large[1]), x.split(100), "layer", "linear_cka", resampling=PLAIN, exact=exact)
     assert score.scores["linear_cka"].item() == pytest.approx(1, abs=1e-4)  # though 1,000 times smaller
     alone = [lambda x, p=p: p + 0 * x for p in PATTERN]
-    found = iw.compare(Of(alone[0]), Of(alone[1]), x.split(100), "layer", MEASURES[:2], resampling=PLAIN, exact=exact)
+    found = iw.compare(of(alone[0]), of(alone[1]), x.split(100), "layer", MEASURES[:2], resampling=PLAIN, exact=exact)
     assert all(found.scores[m].isnan().all() for m in MEASURES[:2])
     assert any("features must tell examples apart" in note for note in found.notes)
 
@@ -531,31 +498,21 @@ def test_what_all_examples_share_is_no_similarity(exact):
 def test_untrained_scores_are_not_those_of_other_code():
     """Scores of untrained networks are kept; modules that print alike may differ."""
 
-    class Scaled(nn.Module):
-        def __init__(self, power):
-            super().__init__()
-            self.power, self.map, self.act = power, nn.Linear(10, 12), nn.ReLU()
-
-        def forward(self, x):
-            return self.act(self.map(x.sign() * x.abs() ** self.power))
+    def scaled(power):
+        run = lambda m, x: m.act(m.map(x.sign() * x.abs() ** m.power))
+        return Made(run, power=power, map=nn.Linear(10, 12), act=nn.ReLU())
 
     x = torch.randn(300, 10, generator=torch.Generator().manual_seed(0)).split(100)
-    one, two = (iw.compare(Scaled(p), Scaled(p), x, measures="linear_cka", exact=False).untrained for p in (1, 4))
+    one, two = (iw.compare(scaled(p), scaled(p), x, measures="linear_cka", exact=False).untrained for p in (1, 4))
     assert (one["linear_cka"] - two["linear_cka"]).abs().max() > 1e-3
 
 
-class Wide(nn.Module):
+def wide(part, seed):
     """Nine layers of 48 channels on some of the inputs."""
-
-    def __init__(self, part, seed):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.part = part
-        sizes = [part.stop - part.start, *[48] * 9]
-        self.layers = nn.Sequential(*(m for c, d in pairwise(sizes) for m in (nn.Linear(c, d), nn.ReLU())))
-
-    def forward(self, x):
-        return self.layers(x[:, self.part])
+    torch.manual_seed(seed)
+    sizes = [part.stop - part.start, *[48] * 9]
+    layers = nn.Sequential(*(m for c, d in pairwise(sizes) for m in (nn.Linear(c, d), nn.ReLU())))
+    return Made(lambda m, x: m.layers(x[:, m.part]), part=part, layers=layers)
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
@@ -574,7 +531,7 @@ def test_levels_of_rows_and_columns_are_told_by_the_pairs_that_are_asked(every):
 def test_wide_layers_tell_each_others_chance_and_bias(related, monkeypatch):
     part = slice(0, 20) if related else slice(20, 40)
     x = torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).split(200)
-    name, a, b = "orthogonal_procrustes_centered", Wide(slice(0, 20), 0), Wide(part, 1)
+    name, a, b = "orthogonal_procrustes_centered", wide(slice(0, 20), 0), wide(part, 1)
     compare = lambda **how: iw.compare(a, b, x, measures=name, resampling=Resampling(untrained=0), **how)
     for width in ("procrustes.WIDE", "procrustes._WIDTH", "channel_products.WIDE"):
         monkeypatch.setattr(f"intertwine.similarity.comparison.{width}", 48)
@@ -602,6 +559,6 @@ def test_products_of_channels_are_let_go_when_their_pairs_are_scored(monkeypatch
         "intertwine.similarity.comparison.procrustes.tell",
         lambda pairs, found: kept.append(sum(isinstance(one, Table) for one in gc.get_objects())) or tell(pairs, found),
     )
-    nets, still = (Wide(slice(0, 20), 0), Wide(slice(20, 40), 1)), Resampling(untrained=0)
+    nets, still = (wide(slice(0, 20), 0), wide(slice(20, 40), 1)), Resampling(untrained=0)
     iw.compare(*nets, x, measures="orthogonal_procrustes_centered", resampling=still, exact=False)
     assert kept and max(kept) <= 2

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from made import Made
 from torch import nn
 
 from intertwine.similarity import Resampling, compare, measure, measure_names
@@ -29,13 +30,8 @@ def test_measures_lose_no_digits(name, shape, offset):
     assert measure(name)(x, y) == pytest.approx(measure(name)(x.double(), y.double()), abs=2e-6)
 
 
-class Side(nn.Module):
-    def __init__(self, values):
-        super().__init__()
-        self.values, self.at = values, 0
-
-    def forward(self, x):
-        return self.values[x[:, 0].long()]
+def side(values):
+    return Made(lambda m, x: values[x[:, 0].long()])
 
 
 @pytest.mark.parametrize("offset", [1e4, 1e6])
@@ -43,10 +39,10 @@ class Side(nn.Module):
 def test_compare_and_estimates_lose_none_either(name, offset):
     x, y = pair(offset)
     index = torch.arange(200.0)[:, None]
-    a, b = (nn.Sequential(Side(t), nn.Identity()) for t in (x, y))
+    a, b = (nn.Sequential(side(t), nn.Identity()) for t in (x, y))
     result = compare(a, b, [index], ["1"], name, resampling=Resampling(null=3, bootstrap=3, seed=2))
     assert float(result.scores[name]) == pytest.approx(measure(name)(x.double(), y.double()), abs=2e-6)
-    double = compare(*(nn.Sequential(Side(t.double()), nn.Identity()) for t in (x, y)), [index], ["1"], name,
+    double = compare(*(nn.Sequential(side(t.double()), nn.Identity()) for t in (x, y)), [index], ["1"], name,
                      resampling=Resampling(null=3, bootstrap=3, seed=2))  # fmt: skip
     ends = ((result.low, double.low), (result.high, double.high)) if measure(name).has_limit else ()
     for found, exact in ((result.chance, double.chance), *ends):

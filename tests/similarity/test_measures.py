@@ -215,8 +215,9 @@ def test_bad_input_is_explained(name):
     m, x = measure(name), features("maps", 1)
     with pytest.raises(ValueError, match=r"same examples in the same order. Got 60 and 59"):
         m(x, x[1:])
-    with pytest.raises(ValueError, match=r"at least 4 examples.* Got 3"):
-        m(x[:3], x[:3])
+    for few in (2, 3):
+        with pytest.raises(ValueError, match=rf"at least 4 examples.* Got {few}"):
+            m(x[:few], x[:few])
     for value in (torch.nan, torch.inf):
         broken = x.clone()
         broken[4, 2] = value
@@ -240,13 +241,6 @@ def test_bad_input_is_explained(name):
         m.prepare(x).take(torch.arange(58, 64))
     with pytest.raises(ValueError, match=r"at least 4 examples"):
         m.prepare(x).take(torch.arange(3))
-
-
-@pytest.mark.parametrize("name", measure_names())
-def test_constant_features_are_refused(name):
-    constant = torch.full((N, C), 3.0)
-    with pytest.raises(ValueError, match=r"must vary between examples. Got 6 channels, all of them constant"):
-        measure(name)(constant, constant)
 
 
 @pytest.mark.parametrize("name", measure_names())

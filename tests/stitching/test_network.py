@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from stitching_models import KINDS, ResidualMlp, TwoHeads, cnn, fingerprint, is_cut_vertex, make, mlp
+from made import Function, Made
+from stitching_models import KINDS, ResidualMlp, cnn, fingerprint, is_cut_vertex, make, mlp, two_heads
 from torch import nn
 
 from intertwine.errors import CaptureError
@@ -214,13 +215,11 @@ def test_maps_of_another_size_are_interpolated_and_tokens_are_positions():
 
 
 def test_positions_of_tokens_and_maps_are_the_same():
-    class ToTokens(nn.Module):
-        def forward(self, x):
-            return x.flatten(2).transpose(1, 2)
-
     x = torch.randn(6, 3, 4, 4, dtype=torch.float64)
     a = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU(), nn.Flatten(), nn.Linear(80, 2)).double()
-    b = nn.Sequential(ToTokens(), nn.Linear(3, 5), nn.ReLU(), nn.Flatten(), nn.Linear(80, 2)).double()
+    b = nn.Sequential(
+        Function(lambda x: x.flatten(2).transpose(1, 2)), nn.Linear(3, 5), nn.ReLU(), nn.Flatten(), nn.Linear(80, 2)
+    ).double()
     there, back = Pair(a, b, x).cut(("1", "2")), Pair(b, a, x).cut(("2", "1"))
     assert (there.trunk.relation.kind, back.trunk.relation.kind) == ("to_tokens", "to_maps")
     assert (there.tap.channel_dim, back.tap.channel_dim) == (-1, 1)
@@ -230,7 +229,7 @@ def test_positions_of_tokens_and_maps_are_the_same():
 
 def test_a_model_with_several_outputs_is_stitched_to_its_first():
     torch.manual_seed(0)
-    model, x = TwoHeads().double(), torch.randn(5, 4, dtype=torch.float64)
+    model, x = two_heads().double(), torch.randn(5, 4, dtype=torch.float64)
     pair = Pair(model, model, x)
     torch.testing.assert_close(identity(pair.cut("relu"))(x), model(x)["logits"])
     with pytest.raises(ValueError, match=r"B's output must depend on the layer. Got 'aux'"):
@@ -239,16 +238,12 @@ def test_a_model_with_several_outputs_is_stitched_to_its_first():
 
 
 def test_what_the_input_alone_determines_may_cross_any_cut():
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.relu, self.second = nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)
-
-        def forward(self, x):
-            return self.second(self.relu(self.first(x))) * (x[:, :1] > 0)
-
     torch.manual_seed(0)
-    a, b, x = mlp().double(), Masked().double(), torch.randn(9, 4, dtype=torch.float64)
+    masked = Made(
+        lambda m, x: m.second(m.relu(m.first(x))) * (x[:, :1] > 0), first=nn.Linear(4, 6), relu=nn.ReLU(),
+        second=nn.Linear(6, 3),
+    )  # fmt: skip
+    a, b, x = mlp().double(), masked.double(), torch.randn(9, 4, dtype=torch.float64)
     cut = Pair(a, b, x).cut(("1", "relu"))
     assert not cut.inside_block
     matrix = torch.randn(6, 7, dtype=torch.float64)
@@ -317,47 +312,33 @@ def test_arguments_are_checked():
 
 
 def test_models_that_depend_on_the_batch_are_refused():
-    class Centred(nn.Module):
-        def forward(self, x):
-            return x - x.mean(0) if len(x) > 2 else x
-
-    class Noisy(nn.Module):
-        def forward(self, x):
-            return x + torch.rand(4, dtype=x.dtype)
-
-    class Sized(nn.Module):
-        def forward(self, x):
-            return x * min(x.shape[0], 4)
-
     x = torch.randn(9, 4, dtype=torch.float64)
     for extra, message in (
-        (Centred(), "must make the same calls for every number of examples"),
-        (Noisy(), "must use the same constants for every batch"),
-        (Sized(), "must do the same with 5 examples as with 2"),
+        (lambda x: x - x.mean(0) if len(x) > 2 else x, "must make the same calls for every number of examples"),
+        (lambda x: x + torch.rand(4, dtype=x.dtype), "must use the same constants for every batch"),
+        (lambda x: x * min(x.shape[0], 4), "must do the same with 5 examples as with 2"),
     ):
         with pytest.raises(CaptureError, match=message):
-            capture_dynamic(nn.Sequential(mlp().double()[:2], nn.Linear(7, 4).double(), extra), x)
+            capture_dynamic(nn.Sequential(mlp().double()[:2], nn.Linear(7, 4).double(), Function(extra)), x)
 
 
 def test_writes_into_parts_of_activations_are_refused():
-    class Writes(nn.Module):
-        def forward(self, x):
-            y = x.clone()
-            y[:, :2] = 0
-            return y
+    def write(x):
+        y = x.clone()
+        y[:, :2] = 0
+        return y
 
     x = torch.randn(9, 4, dtype=torch.float64)
     with pytest.raises(CaptureError, match="must not write into parts of its activations"):
-        capture_dynamic(nn.Sequential(nn.Linear(4, 4).double(), Writes()), x)
+        capture_dynamic(nn.Sequential(nn.Linear(4, 4).double(), Function(write)), x)
 
 
 def test_whole_numbers_that_grow_with_the_batch_are_found():
-    class Reshape(nn.Module):
-        def forward(self, x):
-            n = x.shape[0]
-            return x.view(2 * n, 2).repeat(1, 3).reshape(n, 12) + torch.ones(n, 12, dtype=x.dtype)
+    def reshape(x):
+        n = x.shape[0]
+        return x.view(2 * n, 2).repeat(1, 3).reshape(n, 12) + torch.ones(n, 12, dtype=x.dtype)
 
-    model, x = nn.Sequential(nn.Linear(4, 4), Reshape()).double(), torch.randn(2, 4, dtype=torch.float64)
+    model, x = nn.Sequential(nn.Linear(4, 4), Function(reshape)).double(), torch.randn(2, 4, dtype=torch.float64)
     program = capture_dynamic(model, x)
     assert PerExample(0, 2) in next(c for c in program.calls if c.op == "aten::view").growing["size"]
     part = Part(program)
@@ -368,14 +349,13 @@ def test_whole_numbers_that_grow_with_the_batch_are_found():
 def test_constants_that_grow_with_the_batch_are_made_anew():
     """Positions in the batch, a mask repeated for every example, as transformers have them."""
 
-    class Picks(nn.Module):
-        def forward(self, x):
-            n = x.shape[0]
-            mask = torch.tensor([1.0, 2.0], dtype=x.dtype).repeat(n)
-            x = (x.reshape(2 * n, 2) * mask[:, None]).reshape(n, 4)
-            return x[torch.arange(n), x.argmax(1)][:, None] + x[torch.arange(n - 1, -1, -1) * 0 + torch.arange(n)]
+    def pick(x):
+        n = x.shape[0]
+        mask = torch.tensor([1.0, 2.0], dtype=x.dtype).repeat(n)
+        x = (x.reshape(2 * n, 2) * mask[:, None]).reshape(n, 4)
+        return x[torch.arange(n), x.argmax(1)][:, None] + x[torch.arange(n - 1, -1, -1) * 0 + torch.arange(n)]
 
-    model, x = nn.Sequential(nn.Linear(4, 4), Picks()).double(), torch.randn(2, 4, dtype=torch.float64)
+    model, x = nn.Sequential(nn.Linear(4, 4), Function(pick)).double(), torch.randn(2, 4, dtype=torch.float64)
     program = capture_dynamic(model, x)
     assert len(program.growing) >= 2
     part = Part(program)

@@ -86,14 +86,9 @@ def test_too_small_a_family_pays(planted):
     """The orthogonal group cannot rescale; the identity cannot permute either."""
     model, twin, loaders = planted
     study = iw.stitch(
-        model,
-        twin,
-        RELUS,
-        ["identity", "orthogonal"],
-        method="direct",
-        options=StitchOptions(recalibration=False),
+        model, twin, RELUS, ["identity", "orthogonal"], method="direct", options=StitchOptions(recalibration=False),
         **loaders,
-    )
+    )  # fmt: skip
     for found in study.select(family="identity").stitchings:
         assert found.penalty > 0.3
     assert max(found.penalty for found in study.select(family="orthogonal").stitchings) > 0.01

@@ -122,14 +122,9 @@ def test_alpha_by_cross_validation_sees_training_data_only(pair):
 def test_starred_layers_and_skips(tmp_path, bias):
     a, b = make("residual", 0)[0], make("residual", 5)[0]
     found = stitch(
-        a,
-        b,
-        ["relu.0", "relu.1"],
-        "full",
-        loader=data("residual"),
-        method="direct",
+        a, b, ["relu.0", "relu.1"], "full", loader=data("residual"), method="direct",
         options=StitchOptions(skip="mapped", bias=bias),
-    )
+    )  # fmt: skip
     assert found.layers == ("relu.0", "relu.1*")
     assert len(found.stitchings[1].model.skip_layers) == 1
     assert "* inside a residual block" in found.summary() and "unmapped" not in found.summary()
@@ -176,18 +171,13 @@ def test_a_study_survives_a_file_and_pairs_are_joined(pair, tmp_path):
     nets = [*pair, make("cnn", 9)[0]]
     parts = [
         stitch(
-            nets[i],
-            nets[j],
-            ["2"],
-            ["g_relu"],
-            loader=data(),
-            method="direct",
+            nets[i], nets[j], ["2"], ["g_relu"], loader=data(), method="direct",
             options=StitchOptions(names=(f"net {i}", f"net {j}")),
         )
         for i in range(3)
         for j in range(3)
         if i != j
-    ]
+    ]  # fmt: skip
     study = StitchingStudy.join(parts, {"data": "random"})
     row = study.table().iloc[0]
     assert (row["models"], row["runs"], row["over"]) == (3, 6, "models")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from made import Function
 from stitching_models import fingerprint, labelled, make
 from torch import nn
 
@@ -54,15 +55,11 @@ def test_a_symmetric_copy_is_stitched_exactly_by_phi_of_its_element_at_every_lay
 def test_behind_other_activations_it_is_phi_of_the_element_and_not_the_element(name):
     f = {"square": torch.square, "abs": torch.abs}[name]
 
-    class Activation(nn.Module):
-        def forward(self, x):
-            return f(x)
-
     torch.manual_seed(0)
-    a = nn.Sequential(nn.Linear(4, 6), Activation(), nn.Linear(6, 3)).double()
+    a = nn.Sequential(nn.Linear(4, 6), Function(f), nn.Linear(6, 3)).double()
     e, x = Monomial(6).random(generator=1), torch.randn(9, 4, dtype=torch.float64)
     phi = iw.intertwiner(name, n=6).phi(e)
-    b = nn.Sequential(nn.Linear(4, 6), Activation(), nn.Linear(6, 3)).double()
+    b = nn.Sequential(nn.Linear(4, 6), Function(f), nn.Linear(6, 3)).double()
     with torch.no_grad():
         b[0].weight.copy_(e.matrix() @ a[0].weight), b[0].bias.copy_(e.matrix() @ a[0].bias)
         b[2].weight.copy_(a[2].weight @ (~phi).matrix()), b[2].bias.copy_(a[2].bias)
@@ -101,14 +98,9 @@ def test_penalty_is_zero_at_every_relu_of_a_symmetric_copy(kind):
     before = fingerprint(model), fingerprint(twin)
     taps = [tap for tap in TAPS[kind] if tap not in ("6", "head")]
     study = stitch(
-        model,
-        twin,
-        taps,
-        ["g_relu", "full"],
-        loader=labelled(model, x),
-        method="direct",
+        model, twin, taps, ["g_relu", "full"], loader=labelled(model, x), method="direct",
         options=StitchOptions(recalibration=False),
-    )
+    )  # fmt: skip
     for s in study.stitchings:
         assert s.penalty == 0.0, s
         assert s.drift.residual < 1e-12

@@ -19,7 +19,7 @@ from intertwine.groups import Monomial
 from intertwine.lab.experiments import Setting
 from intertwine.lab.networks import build, fit_to, gated_spec
 from intertwine.lab.training import Card, save_checkpoint
-from intertwine.similarity import cka, kernel, measure_names, prepare_gram
+from intertwine.similarity import cka, kernel, measure, measure_names, prepare_gram
 from studies import descent, differentiability, spectral
 
 
@@ -120,8 +120,6 @@ def test_the_largest_product_of_channels_is_the_papers_kernel_but_for_centring()
 
 
 def measured(x):
-    from intertwine.similarity import measure
-
     return measure("g_relu_cka").prepare(x).gram.double()
 
 

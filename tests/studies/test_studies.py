@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import intertwine as iw
-from intertwine.lab.experiments import SCALES, Setting, Values
+from intertwine.lab.experiments import SCALES, Setting, Values, experiment
 from studies import run
 
 MOST = 120  # lines
@@ -79,7 +79,6 @@ def test_they_have_a_plan_at_every_scale_without_data(scale, tmp_path):
 def test_networks_are_those_of_the_papers_experiments(tmp_path):
     """The same networks are trained once: a study names the folder of the table on similarity."""
     setting = Setting("small", tmp_path, data="cifar10")
-    from intertwine.lab.experiments import experiment
 
     (papers,) = experiment("table2-dissimilarity").planned(setting).zoos
     for name in ("open-psd", "open-centring", "open-sensitivity", "open-rank-order", "open-momentum", "open-chance"):

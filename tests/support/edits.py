@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -52,12 +52,15 @@ class Decoder(nn.Module):
 def decoder(seed: int = 0, **settings) -> Decoder:
     """A network whose vectors differ from unit to unit, as trained ones do."""
     torch.manual_seed(seed)
-    made = Decoder(**settings).eval()
+    return _with_vectors(Decoder(**settings))
+
+
+def _with_vectors(model: nn.Module) -> nn.Module:
     with torch.no_grad():
-        for p in made.parameters():
+        for p in model.parameters():
             if p.ndim == 1:
                 p += 0.1 * torch.randn_like(p)
-    return made
+    return model.eval()
 
 
 def tokens() -> Tensor:
@@ -86,23 +89,11 @@ QKV = (".q.", ".k.", ".v.")
 
 
 @cache
-def small() -> Started:
-    return decoder(), tokens()
+def small(**settings) -> Started:
+    return decoder(**settings), tokens()
 
 
-@cache
-def one_layer() -> Started:
-    return decoder(layers=1), tokens()
-
-
-@cache
-def tied() -> Started:
-    return decoder(tied=True), tokens()
-
-
-@cache
-def four_layers() -> Started:
-    return decoder(layers=4), tokens()
+one_layer, four_layers, tied = (partial(small, **s) for s in ({"layers": 1}, {"layers": 4}, {"tied": True}))
 
 
 @cache
@@ -131,14 +122,6 @@ def images() -> Started:
 def encoder() -> Started:
     torch.manual_seed(0)
     return nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0).eval(), torch.randn(2, 5, 16)
-
-
-def _with_vectors(model: nn.Module) -> nn.Module:
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.ndim == 1:
-                p += 0.1 * torch.randn_like(p)
-    return model.eval()
 
 
 @cache
@@ -270,10 +253,7 @@ def square(model):
 
 @edit(
     "query, key and value fused",
-    {
-        "renamed": "",
-        "fused": "parts of one tensor now: fused (blocks.#.q.weight, blocks.#.k.weight, ",
-    },
+    {"renamed": "", "fused": "parts of one tensor now: fused (blocks.#.q.weight, blocks.#.k.weight, "},
     same=True,
     back={"renamed": "", "split": ""},
 )
@@ -292,12 +272,9 @@ def c_attn(model):
 
 
 @edit(
-    "split as other code has it",
-    {"renamed": "", "split": ""},
-    same=True,
-    start=encoder,
+    "split as other code has it", {"renamed": "", "split": ""}, same=True, start=encoder,
     back={"renamed": "", "fused": "3 each, one after the other: q + k + v"},
-)
+)  # fmt: skip
 def separate(model):
     own = state(model)
     parts = {f"a.{c}.{n}": x for n in ("weight", "bias") for c, x in zip("qkv", own[f"self_attn.in_proj_{n}"].chunk(3))}

@@ -1,6 +1,7 @@
 """Small ReLU networks of every family, in float64 and evaluation mode, with inputs for them."""
 
 import torch
+from made import Function
 from torch import Tensor, nn
 
 
@@ -61,13 +62,6 @@ class Shortcut(nn.Module):
         return self.head(torch.cat([h, x[:, :, ::2, ::2] * 2 - 1], 1).mean((2, 3)))
 
 
-class Absolute(nn.Module):
-    """A gate with the slopes 1 and -1."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.abs()
-
-
 def _mlp(bias: bool = False, slope: float | None = None) -> nn.Module:
     act = nn.ReLU() if slope is None else nn.LeakyReLU(slope)
     return nn.Sequential(nn.Linear(4, 3, bias=bias), act, nn.Linear(3, 3, bias=bias), act, nn.Linear(3, 2, bias=bias))
@@ -98,7 +92,7 @@ MODELS = {
     "mlp": (_mlp, (4,)),
     "mlp, biases": (lambda: _mlp(True), (4,)),
     "mlp, leaky": (lambda: _mlp(True, 0.1), (4,)),
-    "mlp, absolute value": (lambda: nn.Sequential(nn.Linear(4, 3), Absolute(), nn.Linear(3, 2)), (4,)),
+    "mlp, absolute value": (lambda: nn.Sequential(nn.Linear(4, 3), Function(torch.abs), nn.Linear(3, 2)), (4,)),
     "mlp, parametric": (
         lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3, 0.3), nn.Linear(3, 3), nn.PReLU(), nn.Linear(3, 2)),
         (4,),
@@ -138,14 +132,3 @@ def make(name: str, seed: int = 0) -> nn.Module:
 
 def inputs(name: str, n: int = 6, seed: int = 1) -> Tensor:
     return torch.randn(n, *MODELS[name][1], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-class Fn(nn.Module):
-    """A function as a layer."""
-
-    def __init__(self, f):
-        super().__init__()
-        self.f = f
-
-    def forward(self, x):
-        return self.f(x)

@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import torch
+from made import Made
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -99,17 +100,15 @@ def grouped():
     return model, Symmetry(spaces, layouts), torch.randn(4, 3, 5, 5)
 
 
-class Branches(nn.Module):
+def joined_branches():
     """Two branches concatenated around a passed-through input, and one hidden space whose units lie apart."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.packed = nn.Linear(3, 8)  # rows 0:2 and 6:8 are branch a, rows 2:6 branch b
-        self.read = nn.Linear(11, 2)
+    def run(m, x):
+        h = F.relu(m.packed(x))
+        return m.read(torch.cat([h, x], -1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = F.relu(self.packed(x))
-        return self.read(torch.cat([h, x], -1))
+    # of packed, rows 0:2 and 6:8 are branch a, rows 2:6 branch b
+    return Made(run, packed=nn.Linear(3, 8), read=nn.Linear(11, 2))
 
 
 def branches():
@@ -123,7 +122,7 @@ def branches():
         "read.bias": tensor(fixed(2)),
     }
     return (
-        Branches(),
+        joined_branches(),
         Symmetry((Space("a", PositiveMonomial(4)), Space("b", PositiveMonomial(4))), layouts),
         torch.randn(7, 3),
     )
@@ -164,19 +163,15 @@ def attention():
     )
 
 
-class Residual(nn.Module):
+def tied_stream():
     """A residual stream whose embedding is tied to the readout; tanh leaves signs, the stream leaves O(n) or less."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Linear(3, 6, bias=False)
-        self.up = nn.Linear(6, 5)
-        self.down = nn.Linear(5, 6)
+    def run(m, x):
+        h = m.embed(x)
+        h = h + m.down(torch.tanh(m.up(h)))
+        return h @ m.embed.weight
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.embed(x)
-        h = h + self.down(torch.tanh(self.up(h)))
-        return h @ self.embed.weight
+    return Made(run, embed=nn.Linear(3, 6, bias=False), up=nn.Linear(6, 5), down=nn.Linear(5, 6))
 
 
 def residual():
@@ -188,7 +183,7 @@ def residual():
         "down.bias": tensor(leaf("r", 6, variance=1)),
     }
     spaces = (Space("r", Semidirect(Orthogonal(6))), Space("u", SignedPermutation(5)))
-    return Residual(), Symmetry(spaces, layouts), torch.randn(7, 3)
+    return tied_stream(), Symmetry(spaces, layouts), torch.randn(7, 3)
 
 
 MAKERS = {f.__name__: f for f in (mlp, conv_bn, grouped, branches, attention, residual)}

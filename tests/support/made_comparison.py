@@ -6,12 +6,9 @@ from intertwine.similarity.comparison.result import Comparison
 
 MEASURES = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka")
 HOSTILE = (
-    "<script>window.hacked=1</script>",
-    "<b>bold</b>",
-    "</script><!-- %{x} $y$ 'q' \"z\"",
-    "<img src=x onerror=window.hacked=1>",
-    "&lt;i&gt;",
-)
+    "<script>window.hacked=1</script>", "<b>bold</b>", "</script><!-- %{x} $y$ 'q' \"z\"",
+    "<img src=x onerror=window.hacked=1>", "&lt;i&gt;",
+)  # fmt: skip
 
 
 def made_comparison(layers_a=None, layers_b=None, null=True, **changes):

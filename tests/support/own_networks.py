@@ -4,25 +4,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from made import Made
 from rewritten_networks import _IDS, _IMAGE, _LLAMA, Pair, Returned, _transformers, pair
 from torch import Tensor, nn
 
 _SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
 _VISION = {**_SMALL, "image_size": 32, "patch_size": 8}
 _STAGES = [8, 12, 16, 24]
-
-
-class Made(nn.Module):
-    """Modules and parameters by name, and what is computed with them."""
-
-    def __init__(self, made: Any, **parts: Any) -> None:
-        super().__init__()
-        self.made = made
-        for name, part in parts.items():
-            setattr(self, name, nn.ModuleList(part) if isinstance(part, list) else part)
-
-    def forward(self, *args: Any) -> Any:
-        return self.made(self, *args)
 
 
 def heads(x: Tensor, count: int = 4) -> Tensor:

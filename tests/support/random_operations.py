@@ -188,50 +188,16 @@ def bilinear(d):
 def unary(d):
     i = d.value()
     f = d.one_of(
-        torch.relu,
-        torch.tanh,
-        torch.sigmoid,
-        F.gelu,
-        F.silu,
-        F.softplus,
-        F.elu,
-        torch.abs,
-        torch.square,
-        torch.sin,
-        torch.neg,
-        torch.sign,
-        F.hardtanh,
-        F.relu6,
-        F.leaky_relu,
-        F.selu,
-        F.mish,
-        F.hardswish,
-        F.softsign,
-        torch.erf,
-        lambda x: x.clamp(min=0),
-        lambda x: x.clamp(-1, 1),
-        lambda x: x**3,
-        lambda x: x.abs().sqrt(),
-        lambda x: -2 * x,
-        lambda x: x * 0.7 + 0.3,
-        lambda x: torch.exp(-x.square()),
-        lambda x: x.abs().pow(1.5),
-        lambda x: F.rrelu(x),
-        lambda x: F.dropout(x, 0.5, False),
-        lambda x: F.threshold(x, 0.1, 0.0),
-        lambda x: torch.where(x > 0, x, 0.1 * x),
-        lambda x: torch.maximum(x, torch.zeros_like(x)),
-        lambda x: x.masked_fill(x < 0, 0.0),
-        lambda x: x / (1 + x.abs()),
-        lambda x: x * (x > 0),
-        lambda x: x.clone().mul_(0.5),
-        lambda x: x.nan_to_num(),
-        lambda x: x.float().double(),
-        lambda x: F.logsigmoid(x),
-        lambda x: x.atan(),
-        lambda x: torch.special.expit(x),
-        lambda x: x.round(),
-    )
+        torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, F.softplus, F.elu, torch.abs, torch.square, torch.sin,
+        torch.neg, torch.sign, F.hardtanh, F.relu6, F.leaky_relu, F.selu, F.mish, F.hardswish, F.softsign, torch.erf,
+        lambda x: x.clamp(min=0), lambda x: x.clamp(-1, 1), lambda x: x**3, lambda x: x.abs().sqrt(), lambda x: -2 * x,
+        lambda x: x * 0.7 + 0.3, lambda x: torch.exp(-x.square()), lambda x: x.abs().pow(1.5), lambda x: F.rrelu(x),
+        lambda x: F.dropout(x, 0.5, False), lambda x: F.threshold(x, 0.1, 0.0),
+        lambda x: torch.where(x > 0, x, 0.1 * x), lambda x: torch.maximum(x, torch.zeros_like(x)),
+        lambda x: x.masked_fill(x < 0, 0.0), lambda x: x / (1 + x.abs()), lambda x: x * (x > 0),
+        lambda x: x.clone().mul_(0.5), lambda x: x.nan_to_num(), lambda x: x.float().double(),
+        lambda x: F.logsigmoid(x), lambda x: x.atan(), lambda x: torch.special.expit(x), lambda x: x.round(),
+    )  # fmt: skip
     return lambda m, v: f(v[i])
 
 
@@ -240,28 +206,13 @@ def binary(d):
     i = d.value()
     j = d.value(like=d.values[i])
     f = d.one_of(
-        torch.add,
-        torch.sub,
-        torch.mul,
-        torch.maximum,
-        torch.minimum,
-        lambda a, b: torch.where(a > 0, b, a),
-        lambda a, b: a / (1 + b.square()),
-        lambda a, b: a * torch.sigmoid(b),
-        lambda a, b: torch.lerp(a, b, 0.3),
-        lambda a, b: torch.addcmul(a, a, b, value=0.5),
-        lambda a, b: torch.hypot(a, b),
-        lambda a, b: a.clone().add_(b),
-        lambda a, b: torch.where(a > b, a, b),
-        lambda a, b: torch.stack([a, b]).sum(0),
-        lambda a, b: torch.atan2(a, b),
-        lambda a, b: torch.stack([a, b]).amax(0),
-        lambda a, b: torch.relu(a) * b,
-        lambda a, b: torch.add(a, b, alpha=2),
-        lambda a, b: torch.copysign(a, b),
-        lambda a, b: (a - b).square(),
-        lambda a, b: torch.stack([a, b], -1).mean(-1),
-    )
+        torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, lambda a, b: torch.where(a > 0, b, a),
+        lambda a, b: a / (1 + b.square()), lambda a, b: a * torch.sigmoid(b), lambda a, b: torch.lerp(a, b, 0.3),
+        lambda a, b: torch.addcmul(a, a, b, value=0.5), lambda a, b: torch.hypot(a, b), lambda a, b: a.clone().add_(b),
+        lambda a, b: torch.where(a > b, a, b), lambda a, b: torch.stack([a, b]).sum(0), lambda a, b: torch.atan2(a, b),
+        lambda a, b: torch.stack([a, b]).amax(0), lambda a, b: torch.relu(a) * b, lambda a, b: torch.add(a, b, alpha=2),
+        lambda a, b: torch.copysign(a, b), lambda a, b: (a - b).square(), lambda a, b: torch.stack([a, b], -1).mean(-1),
+    )  # fmt: skip
     return lambda m, v: f(v[i], v[j].to(v[i].dtype))
 
 
@@ -270,24 +221,12 @@ def gain_or_bias(d):
     i = d.value()
     w = d.parameter(d.values[i].shape[-1])
     f = d.one_of(
-        torch.mul,
-        torch.add,
-        lambda a, g: a * (1 + g),
-        lambda a, g: a * torch.sigmoid(g),
-        lambda a, g: a - g,
-        lambda a, g: a * g.exp(),
-        lambda a, g: a / (1 + g * g),
-        lambda a, g: a * g.softmax(0),
-        lambda a, g: a * g.mean(),
-        lambda a, g: a * g / g.norm(),
-        lambda a, g: torch.maximum(a, g),
-        lambda a, g: torch.where(g > 0, a, -a),
-        lambda a, g: F.linear(a, torch.diag(g)),
-        lambda a, g: a + g.cumsum(0),
-        lambda a, g: a * g.flip(0),
-        lambda a, g: a * g.clamp(0, 1),
-        lambda a, g: a * g.relu() + g,
-    )
+        torch.mul, torch.add, lambda a, g: a * (1 + g), lambda a, g: a * torch.sigmoid(g), lambda a, g: a - g,
+        lambda a, g: a * g.exp(), lambda a, g: a / (1 + g * g), lambda a, g: a * g.softmax(0),
+        lambda a, g: a * g.mean(), lambda a, g: a * g / g.norm(), lambda a, g: torch.maximum(a, g),
+        lambda a, g: torch.where(g > 0, a, -a), lambda a, g: F.linear(a, torch.diag(g)), lambda a, g: a + g.cumsum(0),
+        lambda a, g: a * g.flip(0), lambda a, g: a * g.clamp(0, 1), lambda a, g: a * g.relu() + g,
+    )  # fmt: skip
     return lambda m, v: f(v[i], m.w[w].to(v[i].dtype))
 
 
@@ -390,19 +329,10 @@ def reduce(d):
         return None
     dim = d.rng.randrange(1, d.values[i].dim())
     f = d.one_of(
-        lambda x: x.mean(dim),
-        lambda x: x.sum(dim) * 0.5,
-        lambda x: x.amax(dim),
-        lambda x: x.max(dim).values,
-        lambda x: x.logsumexp(dim),
-        lambda x: x.norm(dim=dim),
-        lambda x: x.select(dim, 0),
-        lambda x: x.var(dim),
-        lambda x: x.median(dim).values,
-        lambda x: x.prod(dim),
-        lambda x: x.abs().mean(dim),
-        lambda x: x.amin(dim),
-    )
+        lambda x: x.mean(dim), lambda x: x.sum(dim) * 0.5, lambda x: x.amax(dim), lambda x: x.max(dim).values,
+        lambda x: x.logsumexp(dim), lambda x: x.norm(dim=dim), lambda x: x.select(dim, 0), lambda x: x.var(dim),
+        lambda x: x.median(dim).values, lambda x: x.prod(dim), lambda x: x.abs().mean(dim), lambda x: x.amin(dim),
+    )  # fmt: skip
     return lambda m, v: f(v[i])
 
 
@@ -473,14 +403,10 @@ def reshape(d):
         ]
     if x.dim() == 3:
         options += [
-            lambda x: x.transpose(1, 2),
-            lambda x: x[:, 0],
-            lambda x: x[:, -2:],
-            lambda x: x.flip(1),
-            lambda x: x.roll(1, 1),
-            lambda x: torch.cat([x[:, :1], x], 1),
+            lambda x: x.transpose(1, 2), lambda x: x[:, 0], lambda x: x[:, -2:], lambda x: x.flip(1),
+            lambda x: x.roll(1, 1), lambda x: torch.cat([x[:, :1], x], 1),
             lambda x: x.unflatten(1, (2, -1)).flatten(2) if x.shape[1] % 2 == 0 else x * 1,
-        ]
+        ]  # fmt: skip
     if x.dim() == 4:
         options += [
             lambda x: x.flatten(2).transpose(1, 2),

@@ -173,11 +173,11 @@ def _() -> Pair:
     return Pair(nn.Sequential(nn.Conv2d(4, 9, 1), nn.ReLU(), nn.Conv2d(9, 5, 1)), Tokens(), torch.randn(2, 4, 3, 5))
 
 
-@pair("packed attention by hand")
-def _() -> Pair:
-    return Pair(
+pair("packed attention by hand")(
+    lambda: Pair(
         rewritten("attention"), rewritten("attention", packed=True, fused=False, turned=True), torch.randn(3, 5, 8)
     )
+)
 
 
 @pair("attention packed by heads")
@@ -186,14 +186,12 @@ def _() -> Pair:
     return Pair(rewritten("attention", causal=True), rewritten("attention", causal=True, **ways), torch.randn(3, 5, 8))
 
 
-@pair("data parallel")
-def _() -> Pair:
-    return Pair(rewritten("mlp"), nn.DataParallel(rewritten("mlp", packed=True)), torch.randn(3, 5, 8))
-
-
-@pair("torch.compile")
-def _() -> Pair:
-    return Pair(torch.compile(rewritten("mlp")), rewritten("mlp", by_hand=True), torch.randn(3, 5, 8))
+pair("data parallel")(
+    lambda: Pair(rewritten("mlp"), nn.DataParallel(rewritten("mlp", packed=True)), torch.randn(3, 5, 8))
+)
+pair("torch.compile")(
+    lambda: Pair(torch.compile(rewritten("mlp")), rewritten("mlp", by_hand=True), torch.randn(3, 5, 8))
+)
 
 
 @pair("encoder layer against its stack")
@@ -328,24 +326,12 @@ class Rotary(nn.Module):
         return x + self.o(y.transpose(1, 2).flatten(2))
 
 
-@pair("rotary halves against pairs")
-def _() -> Pair:
-    return Pair(Rotary("halves"), Rotary("pairs"), torch.randint(0, 30, (2, 7)))
-
-
-@pair("gpt against fused")
-def _() -> Pair:
-    return Pair(Nano(False), Nano(True), torch.randint(0, 30, (2, 7)))
-
-
-@pair("gated mlp packed")
-def _() -> Pair:
-    return Pair(rewritten("mlp", packed=True, by_hand=True), rewritten("mlp", reordered=True), torch.randn(3, 5, 8))
-
-
-@pair("recurrent cells against the layer")
-def _() -> Pair:
-    return Pair(nn.LSTM(4, 5), Wrapped(nn.LSTM(4, 5)), torch.randn(3, 2, 4))
+pair("rotary halves against pairs")(lambda: Pair(Rotary("halves"), Rotary("pairs"), torch.randint(0, 30, (2, 7))))
+pair("gpt against fused")(lambda: Pair(Nano(False), Nano(True), torch.randint(0, 30, (2, 7))))
+pair("gated mlp packed")(
+    lambda: Pair(rewritten("mlp", packed=True, by_hand=True), rewritten("mlp", reordered=True), torch.randn(3, 5, 8))
+)
+pair("recurrent cells against the layer")(lambda: Pair(nn.LSTM(4, 5), Wrapped(nn.LSTM(4, 5)), torch.randn(3, 2, 4)))
 
 
 # ---- code bases of others, where they are installed
@@ -369,13 +355,9 @@ _IMAGE = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 _BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "vocab_size": 50}
 _LLAMA = dict(**_BERT, num_key_value_heads=2, rms_norm_eps=1e-5, pad_token_id=0)
 _VIT = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 32,
-    "image_size": 32,
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "image_size": 32,
     "patch_size": 8,
-}
+}  # fmt: skip
 _GPT = {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50, "n_positions": 20}
 
 
@@ -682,8 +664,5 @@ _transformers(
 )
 _transformers(
     "GPT-NeoX eager against fused",
-    lambda t: Pair(
-        *(f(t.GPTNeoXForCausalLM, t.GPTNeoXConfig(**_BERT)) for f in (lambda c, k: c(k), _eager)),
-        _IDS,
-    ),
+    lambda t: Pair(*(f(t.GPTNeoXForCausalLM, t.GPTNeoXConfig(**_BERT)) for f in (lambda c, k: c(k), _eager)), _IDS),
 )

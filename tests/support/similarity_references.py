@@ -37,20 +37,6 @@ def hsic_biased(k, l):
     return float((k @ h @ l @ h).trace() / (n - 1) ** 2)
 
 
-def hsic_unbiased(k, l):
-    """The closed form of Song et al., as minibatch CKA tools write it."""
-    n = len(k)
-    k, l = k - torch.diag(k.diagonal()), l - torch.diag(l.diagonal())
-    one = torch.ones(n, dtype=k.dtype)
-    means = (one @ k @ one) * (one @ l @ one) / ((n - 1) * (n - 2))
-    total = (k @ l).trace() + means - 2 / (n - 2) * (one @ k @ l @ one)
-    return float(total / (n * (n - 3)))
-
-
-def cka_of_grams(k, l, hsic=hsic_unbiased):
-    return hsic(k, l) / sqrt(hsic(k, k) * hsic(l, l))
-
-
 def permutation_procrustes(x, y):
     """1 - min over all permutations |X - Y P| / (2 sqrt d) on normalised columns, by trying all of them."""
     x, y = x / x.norm(dim=0), y / y.norm(dim=0)

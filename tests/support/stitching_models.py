@@ -4,6 +4,7 @@ import hashlib
 
 import torch
 import torch.nn.functional as F
+from made import Made
 from torch import nn
 
 from intertwine.programs import Program
@@ -67,17 +68,14 @@ class Tokens(nn.Module):
         return self.head((x + self.mlp(x)).mean(1))
 
 
-class TwoHeads(nn.Module):
+def two_heads():
     """Returns a dictionary; the auxiliary head feeds nothing else."""
 
-    def __init__(self):
-        super().__init__()
-        self.body, self.relu = nn.Linear(4, 6), nn.ReLU()
-        self.head, self.aux = nn.Linear(6, 3), nn.Linear(6, 2)
+    def run(m, x):
+        x = m.relu(m.body(x))
+        return {"logits": m.head(x), "aux": m.aux(x)}
 
-    def forward(self, x):
-        x = self.relu(self.body(x))
-        return {"logits": self.head(x), "aux": self.aux(x)}
+    return Made(run, body=nn.Linear(4, 6), relu=nn.ReLU(), head=nn.Linear(6, 3), aux=nn.Linear(6, 2))
 
 
 def cnn(width=4, classes=3, size=8):
@@ -93,12 +91,9 @@ def mlp():
 
 
 KINDS = {
-    "mlp": (mlp, (4,)),
-    "residual": (ResidualMlp, (4,)),
-    "cnn": (cnn, (3, 8, 8)),
-    "projected": (ProjectedBlock, (3, 8, 8)),
-    "tokens": (Tokens, (3, 8, 8)),
-}
+    "mlp": (mlp, (4,)), "residual": (ResidualMlp, (4,)), "cnn": (cnn, (3, 8, 8)),
+    "projected": (ProjectedBlock, (3, 8, 8)), "tokens": (Tokens, (3, 8, 8)),
+}  # fmt: skip
 
 
 def make(kind, seed=0):

@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
+from made import Made
 from torch import nn
 
 from intertwine.symmetry import Symmetry, symmetries
@@ -54,47 +55,27 @@ def mlp():
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 3))
 
 
-@entry("mlp_bn", 5, 6)
-def mlp_bn():
-    return nn.Sequential(
+entry("mlp_bn", 5, 6)(
+    lambda: nn.Sequential(
         nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3)
     )
-
-
-@entry("mlp_tanh", 5, 6)
-def mlp_tanh():
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 7), nn.Tanh(), nn.Linear(7, 3))
-
-
-@entry("mlp_identity", 5, 6)
-def mlp_identity():
-    return nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 3))
-
-
-@entry("mlp_gelu_ln", 5, 6)
-def mlp_gelu_ln():
-    return nn.Sequential(
+)
+entry("mlp_tanh", 5, 6)(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 7), nn.Tanh(), nn.Linear(7, 3)))
+entry("mlp_identity", 5, 6)(lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 3)))
+entry("mlp_gelu_ln", 5, 6)(
+    lambda: nn.Sequential(
         nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 7), nn.LayerNorm(7), nn.GELU(), nn.Linear(7, 3)
     )
-
-
-class Powers(nn.Module):
-    """|x|, x^2 and a Gaussian between linear maps."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c, self.d = nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.d(torch.exp(-(self.c(self.b(self.a(x).abs()).pow(2)) ** 2)))
-
-
-entry("mlp_powers", 5, 6)(Powers)
-
-
-@entry("mlp_prelu", 5, 6)
-def mlp_prelu():
-    return nn.Sequential(nn.Linear(6, 8), nn.PReLU(8), nn.Linear(8, 7), nn.LeakyReLU(0.1), nn.Linear(7, 3))
+)
+entry("mlp_powers", 5, 6)(
+    lambda: Made(
+        lambda m, x: m.d(torch.exp(-(m.c(m.b(m.a(x).abs()).pow(2)) ** 2))), a=nn.Linear(6, 5), b=nn.Linear(5, 4),
+        c=nn.Linear(4, 4), d=nn.Linear(4, 3),
+    )
+)  # fmt: skip
+entry("mlp_prelu", 5, 6)(
+    lambda: nn.Sequential(nn.Linear(6, 8), nn.PReLU(8), nn.Linear(8, 7), nn.LeakyReLU(0.1), nn.Linear(7, 3))
+)
 
 
 @entry("vgg_bn", 2, 3, 8, 8)
@@ -113,6 +94,21 @@ def myrtle():
         *block(3, 4), *block(4, 6, nn.MaxPool2d(2)), *block(6, 8, nn.MaxPool2d(2)), *block(8, 8, nn.MaxPool2d(2)),
         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3),
     )  # fmt: skip
+
+
+def residual_stack(inputs, width, hidden, outputs, blocks, bias=True):
+    """Blocks of two layers on one stream, with a ReLU behind every sum."""
+
+    def run(m, x):
+        x = F.relu(m.first(x))
+        for up, down in zip(m.up, m.down):
+            x = F.relu(x + down(F.relu(up(x))))
+        return m.last(x)
+
+    layer = lambda i, o: nn.Linear(i, o, bias=bias)
+    first, last = layer(inputs, width), layer(width, outputs)
+    up, down = ([layer(i, o) for _ in range(blocks)] for i, o in ((width, hidden), (hidden, width)))
+    return Made(run, first=first, last=last, up=up, down=down)
 
 
 class Basic(nn.Module):
@@ -298,13 +294,9 @@ def groupnorm_cnn():
 @entry("instance_norm", 2, 3, 8, 8)
 def instance_norm():
     return nn.Sequential(
-        nn.Conv2d(3, 6, 3),
-        nn.InstanceNorm2d(6, affine=True),
-        nn.ReLU(),
-        nn.Conv2d(6, 4, 3),
-        nn.Flatten(),
+        nn.Conv2d(3, 6, 3), nn.InstanceNorm2d(6, affine=True), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(),
         nn.Linear(64, 3),
-    )
+    )  # fmt: skip
 
 
 @entry("conv1d", 2, 3, 12)
@@ -315,23 +307,19 @@ def conv1d():
     )  # fmt: skip
 
 
-@entry("conv3d", 2, 2, 5, 5, 5)
-def conv3d():
-    return nn.Sequential(
+entry("conv3d", 2, 2, 5, 5, 5)(
+    lambda: nn.Sequential(
         nn.Conv3d(2, 6, 3), nn.BatchNorm3d(6), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 3)
     )
-
-
-@entry("linear_conv", 2, 3, 6, 6)
-def linear_conv():
-    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.AvgPool2d(2), nn.Conv2d(5, 4, 1), nn.Flatten(), nn.Linear(16, 3))
-
-
-@entry("pixel_shuffle", 2, 3, 5, 5)
-def pixel_shuffle():
-    return nn.Sequential(
+)
+entry("linear_conv", 2, 3, 6, 6)(
+    lambda: nn.Sequential(nn.Conv2d(3, 5, 3), nn.AvgPool2d(2), nn.Conv2d(5, 4, 1), nn.Flatten(), nn.Linear(16, 3))
+)
+entry("pixel_shuffle", 2, 3, 5, 5)(
+    lambda: nn.Sequential(
         nn.Conv2d(3, 12, 3), nn.ReLU(), nn.PixelShuffle(2), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)
     )
+)
 
 
 @entry("weight_norm", 5, 6)
@@ -340,22 +328,12 @@ def weight_norm():
     return nn.Sequential(wrap(nn.Linear(6, 8)), nn.ReLU(), wrap(nn.Linear(8, 7)), nn.ReLU(), nn.Linear(7, 3))
 
 
-class HookedNorm(nn.Module):
-    """Weight norm written by hand."""
-
-    def __init__(self):
-        super().__init__()
-        self.v, self.g, self.out = (
-            nn.Parameter(torch.randn(8, 6)),
-            nn.Parameter(torch.rand(8, 1) + 0.5),
-            nn.Linear(8, 3),
-        )
-
-    def forward(self, x):
-        return self.out(F.relu(x @ (self.g * self.v / self.v.norm(dim=1, keepdim=True)).t()))
-
-
-entry("weight_norm_by_hand", 5, 6)(HookedNorm)
+entry("weight_norm_by_hand", 5, 6)(
+    lambda: Made(
+        lambda m, x: m.out(F.relu(x @ (m.g * m.v / m.v.norm(dim=1, keepdim=True)).t())), v=(8, 6),
+        g=nn.Parameter(torch.rand(8, 1) + 0.5), out=nn.Linear(8, 3),
+    )
+)  # fmt: skip
 
 
 class Attention(nn.Module):
@@ -501,11 +479,9 @@ class ViT(nn.Module):
 entry("vit_module", 2, 3, 8, 8)(lambda: ViT())
 entry("vit_sdpa", 2, 3, 8, 8)(lambda: ViT(False))
 entry("cct", 2, 3, 8, 8)(lambda: ViT(False, "sequence"))
-
-
-@entry("encoder_layer", 2, 5, 8)
-def encoder_layer():
-    return nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), nn.Linear(8, 3))
+entry("encoder_layer", 2, 5, 8)(
+    lambda: nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), nn.Linear(8, 3))
+)
 
 
 class Recurrent(nn.Module):
@@ -524,52 +500,20 @@ entry("gru", 2, 4, 3)(lambda: Recurrent(nn.GRU))
 entry("lstm", 2, 4, 3)(lambda: Recurrent(nn.LSTM))
 entry("lstm_deep", 2, 4, 3)(lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True))
 entry("rnn_relu", 2, 4, 3)(lambda: Recurrent(nn.RNN, nonlinearity="relu"))
-
-
-class Bilinear(nn.Module):
-    """A bilinear form by einsum."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 5), nn.Linear(6, 4)
-        self.core, self.out = nn.Parameter(torch.randn(5, 4, 7)), nn.Linear(7, 3)
-
-    def forward(self, x):
-        return self.out(torch.einsum("bi,bj,ijk->bk", self.a(x), self.b(x), self.core))
-
-
-entry("bilinear", 5, 6)(Bilinear)
-
-
-class Scaled(nn.Module):
-    """Residual branches with a gain per channel, and a learned number."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c, self.d = nn.Linear(6, 8), nn.Linear(8, 10), nn.Linear(10, 8), nn.Linear(8, 3)
-        self.gain, self.number = nn.Parameter(torch.rand(8)), nn.Parameter(torch.rand(()))
-
-    def forward(self, x):
-        x = self.a(x)
-        x = x + self.gain * self.c(F.silu(self.b(x)))
-        return self.d(self.number * x)
-
-
-entry("layer_scale", 5, 6)(Scaled)
-
-
-class TiedAutoencoder(nn.Module):
-    """Encoder and decoder share one matrix."""
-
-    def __init__(self):
-        super().__init__()
-        self.w, self.b = nn.Parameter(torch.randn(7, 6)), nn.Parameter(torch.randn(7))
-
-    def forward(self, x):
-        return F.relu(x @ self.w.t() + self.b) @ self.w
-
-
-entry("tied_autoencoder", 5, 6)(TiedAutoencoder)
+entry("bilinear", 5, 6)(
+    lambda: Made(
+        lambda m, x: m.out(torch.einsum("bi,bj,ijk->bk", m.a(x), m.b(x), m.core)), a=nn.Linear(6, 5),
+        b=nn.Linear(6, 4), core=(5, 4, 7), out=nn.Linear(7, 3),
+    )
+)  # fmt: skip
+entry("layer_scale", 5, 6)(  # a gain for each channel of a residual branch, and a learned number
+    lambda: Made(
+        lambda m, x: m.d(m.number * ((x := m.a(x)) + m.gain * m.c(F.silu(m.b(x))))), a=nn.Linear(6, 8),
+        b=nn.Linear(8, 10), c=nn.Linear(10, 8), d=nn.Linear(8, 3), gain=nn.Parameter(torch.rand(8)),
+        number=nn.Parameter(torch.rand(())),
+    )
+)  # fmt: skip
+entry("tied_autoencoder", 5, 6)(lambda: Made(lambda m, x: F.relu(x @ m.w.t() + m.b) @ m.w, w=(7, 6), b=(7,)))
 
 
 class ConvNeXt(nn.Module):

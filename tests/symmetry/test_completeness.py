@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from completeness import completeness
+from handmade import Heads
+from noise import shaken
 from torch import nn
 
 import intertwine as iw
@@ -14,19 +16,6 @@ def read(model, *shape):
     torch.manual_seed(0)
     x = torch.randn(*shape, dtype=torch.float64)
     return completeness(iw.symmetries(model.double(), x), model, x), x
-
-
-class Attention(nn.Module):
-    def __init__(self, width=6, heads=2, size=2):
-        super().__init__()
-        self.heads, self.size = heads, size
-        self.q, self.k, self.v = (nn.Linear(width, heads * size) for _ in range(3))
-        self.o = nn.Linear(heads * size, width)
-
-    def forward(self, x):
-        q, k, v = (f(x).unflatten(-1, (self.heads, self.size)).transpose(-3, -2) for f in (self.q, self.k, self.v))
-        mixed = torch.softmax(q @ k.mT, -1) @ v
-        return self.o(mixed.transpose(-3, -2).flatten(-2))
 
 
 CASES = {
@@ -42,7 +31,7 @@ CASES = {
         lambda: nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 3)),
         (200, 6),
     ),
-    "attention": (Attention, (20, 5, 6)),
+    "attention": (lambda: Heads(6, 2, 2), (20, 5, 6)),
 }
 
 
@@ -51,9 +40,7 @@ def test_nothing_is_missing(name):
     maker, shape = CASES[name]
     torch.manual_seed(4)  # no unit is dead on the examples: dead units inflate the null space
     model = maker()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.3 * torch.randn_like(p))
+    shaken(model, 0.3)
     reading, _ = read(model, *shape)
     assert reading.gap == 0, reading
     assert reading.leak < 1e-8

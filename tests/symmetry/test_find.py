@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import zoo
+from made import Made
 from torch import nn
 from zoo import found
 
@@ -102,15 +103,9 @@ def test_dimension_counts_overlaps_once():
     assert len(per_head) == 2 and heads.dim == 2 * 4 * 16 + 3 * 16
 
 
-class Sandwich(nn.Module):
+def sandwich(function):
     """A function between two linear maps."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.a, self.b, self.function = nn.Linear(4, 6), nn.Linear(6, 3), function
-
-    def forward(self, x):
-        return self.b(self.function(self.a(x)))
+    return Made(lambda m, x: m.b(function(m.a(x))), a=nn.Linear(4, 6), b=nn.Linear(6, 3))
 
 
 POISON = {
@@ -125,37 +120,37 @@ POISON = {
 
 @pytest.mark.parametrize("how", POISON)
 def test_what_depends_on_order_moves_nothing(how):
-    model, x = Sandwich(POISON[how]).double(), torch.randn(5, 4).double()
+    model, x = sandwich(POISON[how]).double(), torch.randn(5, 4).double()
     sym = symmetries(model, x)
     assert not sym.spaces and sym.dim == 0 and sym.log_size == 0
 
 
 def test_constants_that_differ_hold_units_in_place_but_let_scales_pass():
-    sym = symmetries(Sandwich(lambda h: F.relu(h) * torch.arange(1.0, 7.0)), torch.randn(5, 4))
+    sym = symmetries(sandwich(lambda h: F.relu(h) * torch.arange(1.0, 7.0)), torch.randn(5, 4))
     assert [(s.group.permutes, s.group.scales) for s in sym.spaces] == [(False, 1)]
     assert "1 space, dimension 6" in sym.summary()
     assert "a constant that differs" in sym.explain("a.weight", 0)
 
 
 def test_an_unknown_operation_is_listed():
-    sym = symmetries(Sandwich(lambda h: torch.linalg.qr(h).Q), torch.randn(9, 4))
+    sym = symmetries(sandwich(lambda h: torch.linalg.qr(h).Q), torch.randn(9, 4))
     assert any("qr" in op for op in sym.unknown_ops) and not sym.spaces
     assert "operation without a rule" in sym.explain("a.weight", 0) and "without a rule" in sym.summary()
 
 
 def test_reading_a_number_certifies_the_path_only():
-    sym = symmetries(Sandwich(lambda h: F.relu(h) * (2 if float(F.relu(h).sum()) > 0 else 3)), torch.randn(5, 4))
+    sym = symmetries(sandwich(lambda h: F.relu(h) * (2 if float(F.relu(h).sum()) > 0 else 3)), torch.randn(5, 4))
     assert sym.path_only and any("test_find.py" in note for note in sym.notes)
     assert [(s.group.permutes, s.group.scales) for s in sym.spaces] == [(True, 0)]
 
 
 def test_a_batch_of_one_is_said():
-    sym = symmetries(Sandwich(F.relu), torch.randn(1, 4))
+    sym = symmetries(sandwich(F.relu), torch.randn(1, 4))
     assert any("size one" in note for note in sym.notes) and len(sym.spaces) == 1
 
 
 def test_unused_parameters_are_fixed():
-    model = Sandwich(F.relu)
+    model = sandwich(F.relu)
     model.spare = nn.Linear(6, 6)
     sym = symmetries(model, torch.randn(5, 4))
     assert "not used" in sym.explain("spare.weight", 0)
@@ -163,7 +158,7 @@ def test_unused_parameters_are_fixed():
 
 def test_thresholds_beyond_the_range_of_measurement_are_not_believed():
     for function in (lambda h: h.clamp(-1e8, 1e9), lambda h: h.clamp_min(1e-12), lambda h: F.threshold(h, 1e-9, 0.0)):
-        (space,) = symmetries(Sandwich(function), torch.randn(5, 4)).spaces
+        (space,) = symmetries(sandwich(function), torch.randn(5, 4)).spaces
         assert (space.group.scales, space.group.signs, space.group.mixes) == (0, 0, False)
 
 
@@ -174,29 +169,24 @@ def test_fixed_leaves_say_why():
 
 
 def test_repeated_weights_against_products_of_units():
-    class Outer(Sandwich):
-        def forward(self, x):
-            h = F.relu(self.a(x))
-            return F.linear((h[:, :, None] * h[:, None]).flatten(1), self.b.weight.flatten().repeat(6).view(3, 36))
+    def run(m, x):
+        h = F.relu(m.a(x))
+        return F.linear((h[:, :, None] * h[:, None]).flatten(1), m.b.weight.flatten().repeat(6).view(3, 36))
 
-    model, x = Outer(None).double(), torch.randn(4, 4).double()
+    model, x = Made(run, a=nn.Linear(4, 6), b=nn.Linear(6, 3)).double(), torch.randn(4, 4).double()
     sym = symmetries(model, x)
     assert function_error(model, sym.act(sym.random(0), model), x) < 1e-12
 
 
-class Cropped(nn.Module):
+def cropped():
     """Cuts an axis that carries no parameter: its ends lie side by side wherever they are."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
-
-    def forward(self, x):
-        return self.net(F.pad(x, (0, 0, -2, -3)))
+    return Made(
+        lambda m, x: m.net(F.pad(x, (0, 0, -2, -3))), net=nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    )
 
 
 def test_pieces_of_an_axis_without_parameters():
-    assert [s.name for s in symmetries(Cropped(), torch.zeros(2, 9, 4)).spaces] == ["net.0.weight[0]"]
+    assert [s.name for s in symmetries(cropped(), torch.zeros(2, 9, 4)).spaces] == ["net.0.weight[0]"]
 
 
 def test_a_result_that_no_operation_made_holds_everything():
@@ -212,20 +202,17 @@ def test_rrelu_in_evaluation_is_a_leaky_relu():
     assert [(s.size, s.group.scales, s.group.signs) for s in sym.spaces] == [(6, 1, 0)] and sym.verify(model, x).passed
 
 
-class Patches(nn.Module):
+def patches(count):
     """One embedding for many patches, their concatenation normalised."""
-
-    def __init__(self, count):
-        super().__init__()
-        self.embed, self.norm, self.head = nn.Linear(5, 4), nn.LayerNorm(4 * count), nn.Linear(4 * count, 2)
-
-    def forward(self, x):
-        return self.head(self.norm(torch.cat([self.embed(x[:, i]) for i in range(x.shape[1])], -1)))
+    return Made(
+        lambda m, x: m.head(m.norm(torch.cat([m.embed(x[:, i]) for i in range(x.shape[1])], -1))),
+        embed=nn.Linear(5, 4), norm=nn.LayerNorm(4 * count), head=nn.Linear(4 * count, 2),
+    )  # fmt: skip
 
 
 def test_a_concatenation_of_many_parts_takes_time_in_proportion():
     def seconds(count):
-        program = capture(Patches(count), (torch.zeros(2, count, 5),))
+        program = capture(patches(count), (torch.zeros(2, count, 5),))
         start = time.process_time()
         assert [s.size for s in symmetries_of(program).spaces] == [4]
         return time.process_time() - start

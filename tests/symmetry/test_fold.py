@@ -3,7 +3,8 @@
 import pytest
 import torch
 import transformers_zoo as hf_zoo
-from torch import Tensor, nn
+from made import Made
+from torch import nn
 from upstream import is_older, stacked_experts, unscaled_t5
 
 import intertwine as iw
@@ -187,51 +188,36 @@ def test_a_gain_with_zeros_and_a_model_of_ones_own():
 
 
 def test_a_norm_that_runs_twice_before_one_weight_folds_and_before_two_does_too():
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.a, self.b = nn.LayerNorm(6), nn.Linear(6, 6), nn.Linear(6, 2)
-            nn.init.normal_(self.norm.weight)
-            nn.init.normal_(self.norm.bias)
-
-        def forward(self, x):
-            return self.b(self.norm(self.a(self.norm(x))))
-
     torch.manual_seed(0)
-    model, x = Twice().double(), torch.randn(5, 6).double()
+    twice = Made(lambda m, x: m.b(m.norm(m.a(m.norm(x)))), norm=nn.LayerNorm(6), a=nn.Linear(6, 6), b=nn.Linear(6, 2))
+    nn.init.normal_(twice.norm.weight)
+    nn.init.normal_(twice.norm.bias)
+    model, x = twice.double(), torch.randn(5, 6).double()
     folded = iw.fold(model, x)
     assert folded.proof.error < 1e-14 and bool((folded.model.norm.weight == 1).all())
 
 
 def test_a_weight_shared_by_two_norms_is_not_folded():
-    class Shared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.two, self.both = nn.LayerNorm(6), nn.LayerNorm(6), nn.Linear(6, 6)
-            for norm in (self.one, self.two):
-                nn.init.normal_(norm.weight)
-
-        def forward(self, x):
-            return self.both(self.two(self.both(self.one(x)).relu()))
-
     torch.manual_seed(0)
+    shared = Made(
+        lambda m, x: m.both(m.two(m.both(m.one(x)).relu())), one=nn.LayerNorm(6), two=nn.LayerNorm(6),
+        both=nn.Linear(6, 6),
+    )  # fmt: skip
+    for norm in (shared.one, shared.two):
+        nn.init.normal_(norm.weight)
     with pytest.raises(ValueError, match=r"both.weight is also read by"):
-        iw.fold(Shared().double(), torch.randn(5, 6).double())
+        iw.fold(shared.double(), torch.randn(5, 6).double())
 
 
 def test_a_packed_bias_that_is_cut_at_different_rows_is_pushed_part_by_part():
     """Cross attention cuts queries from keys and values, self attention cuts all three."""
 
-    class Reader(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 2)
-
-        def forward(self, x, y):
-            return self.head(self.attention(x, y, y)[0] + self.attention(y, y, y)[0].mean(1, keepdim=True))
-
     torch.manual_seed(0)
-    model, made = Reader().double().eval(), lambda: (torch.randn(3, 4, 8).double(), torch.randn(3, 5, 8).double())
+    reader = Made(
+        lambda m, x, y: m.head(m.attention(x, y, y)[0] + m.attention(y, y, y)[0].mean(1, keepdim=True)),
+        attention=nn.MultiheadAttention(8, 2, batch_first=True), head=nn.Linear(8, 2),
+    )  # fmt: skip
+    model, made = reader.double().eval(), lambda: (torch.randn(3, 4, 8).double(), torch.randn(3, 5, 8).double())
     nn.init.normal_(model.attention.in_proj_bias)
     folded = iw.fold(model, made())
     iw.testing.assert_same_function(model, folded.model, made())
@@ -241,17 +227,12 @@ def test_a_packed_bias_that_is_cut_at_different_rows_is_pushed_part_by_part():
 def test_a_table_that_is_read_in_part_takes_nothing_in():
     """Longer inputs read rows of the position embedding that would not have the bias."""
 
-    class Positions(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.stem, self.norm, self.head = nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 2)
-            self.table = nn.Parameter(torch.randn(1, 16, 5))
-
-        def forward(self, x):
-            return self.head(self.norm(self.stem(x) + self.table[:, : x.shape[1]]))
-
     torch.manual_seed(0)
-    model = Positions().double()
+    positions = Made(
+        lambda m, x: m.head(m.norm(m.stem(x) + m.table[:, : x.shape[1]])), stem=nn.Linear(6, 5), norm=nn.LayerNorm(5),
+        head=nn.Linear(5, 2), table=nn.Parameter(torch.randn(1, 16, 5)),
+    )  # fmt: skip
+    model = positions.double()
     folded = iw.fold(model, torch.randn(3, 6, 6).double())
     iw.testing.assert_same_function(model, folded.model, torch.randn(3, 9, 6).double())
     assert folded.changed
@@ -293,21 +274,17 @@ def generic(model: nn.Module) -> nn.Module:
     return model
 
 
-class Upwards(nn.Module):
+def upwards(bias: bool):
     """A norm before a transposed convolution, and a parameter that is returned as it is."""
-
-    def __init__(self, bias: bool) -> None:
-        super().__init__()
-        self.norm, self.up = nn.LayerNorm(4, bias=bias), nn.ConvTranspose2d(4, 6, 2, 2)
-        self.temperature = nn.Parameter(torch.ones(3))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.up(self.norm(x).permute(0, 3, 1, 2)), self.temperature
+    return Made(
+        lambda m, x: (m.up(m.norm(x).permute(0, 3, 1, 2)), m.temperature), norm=nn.LayerNorm(4, bias=bias),
+        up=nn.ConvTranspose2d(4, 6, 2, 2), temperature=nn.Parameter(torch.ones(3)),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_transposed_convolution_takes_gains_in_and_no_offsets(bias: bool):
-    model, x = generic(Upwards(bias)).double(), torch.randn(2, 3, 3, 4).double()
+    model, x = generic(upwards(bias)).double(), torch.randn(2, 3, 3, 4).double()
     found = iw.fold(model, x, center=False, biases=False)
     assert "norms" in found.changed["up.weight"]
     assert bool((found.model.norm.weight == 1).all())
@@ -317,16 +294,9 @@ def test_a_transposed_convolution_takes_gains_in_and_no_offsets(bias: bool):
 
 
 def test_a_weight_that_is_returned_is_not_folded():
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.out = nn.LayerNorm(4), nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return self.out(self.norm(x)), self.out.weight
-
+    tied = Made(lambda m, x: (m.out(m.norm(x)), m.out.weight), norm=nn.LayerNorm(4), out=nn.Linear(4, 3))
     with pytest.raises(ValueError, match=r"out.weight is also read by whoever calls the model"):
-        iw.fold(generic(Tied()), torch.randn(5, 4), center=False)
+        iw.fold(generic(tied), torch.randn(5, 4), center=False)
 
 
 class Picked(nn.Module):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers_zoo as hf_zoo
+from noise import shaken
 
 import intertwine as iw
 
@@ -24,9 +25,7 @@ def test_the_same_weights_as_transformer_lens(name):
     torch.manual_seed(0)
     model, inputs = hf_zoo.MAKERS[name]()
     model.double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    shaken(model, 0.3)
     common = {"n_layers": 2, "d_model": 16, "n_ctx": 16, "d_vocab": 37, "n_heads": 4, "d_head": 4, "device": "cpu"}
     config = lens.HookedTransformerConfig(**common, **KINDS[name], dtype=torch.float64)
 

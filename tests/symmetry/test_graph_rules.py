@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from completeness import completeness
+from made import Made
 from sandwich import prove
 from torch import nn
 
@@ -50,16 +51,9 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_rows_by_an_index(name):
-    class Around(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(3, 6), nn.Linear(6, 2)
-
-        def forward(self, x):
-            return self.b(CASES[name][0](self.a(x)))
-
     torch.manual_seed(0)
-    model, x = Around().double(), torch.randn(8, 3).double()
+    around = Made(lambda m, x: m.b(CASES[name][0](m.a(x))), a=nn.Linear(3, 6), b=nn.Linear(6, 2))
+    model, x = around.double(), torch.randn(8, 3).double()
     sym = prove(model, x)
     assert (sym.dim, any(s.size == 6 and s.group.permutes for s in sym.spaces)) == CASES[name][1:]
     assert not sym.unknown_ops
@@ -94,15 +88,12 @@ class Convolution(nn.Module):
         return spread((degree[source] * degree[target])[:, None] * self.w(x)[source], target)
 
 
-class Sampled(nn.Module):
+def sampled(a, b, how="mean"):
     """A node beside the mean (or maximum) of its neighbours."""
-
-    def __init__(self, a, b, how="mean"):
-        super().__init__()
-        self.own, self.near, self.how = nn.Linear(a, b), nn.Linear(a, b, bias=False), how
-
-    def forward(self, x, edges):
-        return self.own(x) + self.near(spread(x[edges[0]], edges[1], self.how))
+    return Made(
+        lambda m, x, edges: m.own(x) + m.near(spread(x[edges[0]], edges[1], how)), own=nn.Linear(a, b),
+        near=nn.Linear(a, b, bias=False),
+    )  # fmt: skip
 
 
 class Attention(nn.Module):
@@ -163,8 +154,8 @@ class Chebyshev(nn.Module):
 
 # name -> (layer, dimension of the group between two layers with six units and ReLU)
 LAYERS = {
-    "convolution": (Convolution, 6), "means of neighbours": (Sampled, 6),
-    "maxima of neighbours": (lambda a, b: Sampled(a, b, "amax"), 6),
+    "convolution": (Convolution, 6), "means of neighbours": (sampled, 6),
+    "maxima of neighbours": (lambda a, b: sampled(a, b, "amax"), 6),
     "edges": (Edgewise, 5 + 6 + 5), "relations": (Relations, 6), "chebyshev": (Chebyshev, 6),
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from math import factorial, log
 
 import pytest
 import torch
+from made import Made
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,34 +15,28 @@ from intertwine.testing import function_error
 GROUPS = 3
 
 
-class Grouped(nn.Module):
+def grouped(width: int, out: int):
     """A grouped convolution on the stream, added to a projection of the stream."""
-
-    def __init__(self, width: int, out: int) -> None:
-        super().__init__()
-        self.grouped = nn.Conv2d(width, out, 3, padding=1, groups=GROUPS, bias=False)
-        self.skip = nn.Conv2d(width, out, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.leaky_relu(self.grouped(x) + self.skip(x))
+    return Made(
+        lambda m, x: F.leaky_relu(m.grouped(x) + m.skip(x)),
+        grouped=nn.Conv2d(width, out, 3, padding=1, groups=GROUPS, bias=False),
+        skip=nn.Conv2d(width, out, 1, bias=False),
+    )  # fmt: skip
 
 
-class Inside(nn.Module):
+def inside(width: int):
     """A grouped convolution on the stream, inside a residual branch."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.grouped = nn.Conv2d(width, width, 3, padding=1, groups=GROUPS, bias=False)
-        self.back = nn.Conv2d(width, width, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.back(F.leaky_relu(self.grouped(x)))
+    return Made(
+        lambda m, x: x + m.back(F.leaky_relu(m.grouped(x))),
+        grouped=nn.Conv2d(width, width, 3, padding=1, groups=GROUPS, bias=False),
+        back=nn.Conv2d(width, width, 1, bias=False),
+    )  # fmt: skip
 
 
 STREAMS = {  # blocks, and the channels of each group on either side of them
-    "projected": (lambda: [Grouped(6, 9)], [2, 3]),
-    "twice": (lambda: [Grouped(6, 6), Grouped(6, 9)], [2, 2, 3]),
-    "inside": (lambda: [Inside(6)], [2, 2]),
+    "projected": (lambda: [grouped(6, 9)], [2, 3]),
+    "twice": (lambda: [grouped(6, 6), grouped(6, 9)], [2, 2, 3]),
+    "inside": (lambda: [inside(6)], [2, 2]),
 }
 
 

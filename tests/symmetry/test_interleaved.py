@@ -3,6 +3,7 @@
 import pytest
 import torch
 from completeness import completeness
+from made import Made
 from sandwich import Sandwich, example, group, prove
 from torch import nn
 
@@ -15,17 +16,14 @@ def shuffled(x, groups=2):
     return x.view(n, groups, c // groups, *x.shape[2:]).transpose(1, 2).reshape(x.shape)
 
 
-class Halves(nn.Module):
+def halves(use, out=8, activation=torch.relu):
     """Unlike halves side by side, shuffled; ``use`` makes of the eight channels what the last layer reads."""
 
-    def __init__(self, use, out=8, activation=torch.relu) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(out, 2)
-        self.use, self.activation = use, activation
+    def run(m, x):
+        h = torch.cat((activation(m.a(x)), activation(m.b(x))), 1)
+        return m.c(use(m, shuffled(h)))
 
-    def forward(self, x):
-        h = torch.cat((self.activation(self.a(x)), self.activation(self.b(x))), 1)
-        return self.c(self.use(self, shuffled(h)))
+    return Made(run, a=nn.Linear(3, 4), b=nn.Linear(3, 4), c=nn.Linear(out, 2))
 
 
 def kept(model, *shape):
@@ -69,14 +67,14 @@ FUNCTIONS = {
 def test_shuffled_halves(name):
     torch.manual_seed(0)
     use, out, permuted, dimension = FUNCTIONS[name]
-    sym = kept(Halves(use, out), 5, 3)
+    sym = kept(halves(use, out), 5, 3)
     if permuted is not None:
         assert (sizes(sym), sym.dim) == (permuted, dimension)
 
 
 def test_layouts_say_which_rows():
     torch.manual_seed(0)
-    sym = symmetries(Halves(FUNCTIONS["read"][0]), torch.zeros(5, 3))
+    sym = symmetries(halves(FUNCTIONS["read"][0]), torch.zeros(5, 3))
     columns = sym.layouts["c.weight"].axes[1]
     assert isinstance(columns, Sum) and [part.axis.space for part in columns.parts] == ["a.weight[0]", "b.weight[0]"]
     assert [part.ranges[1] for part in columns.parts] == [(2, 3), (3, 4)]

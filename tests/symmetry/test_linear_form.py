@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from made import Made
+from noise import rms, shaken
 from torch import nn
 
 import intertwine as iw
@@ -17,34 +19,21 @@ from intertwine.testing import function_error
 Linear = nn.Linear
 
 
-class Net(nn.Module):
-    """A function of modules and parameters."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        self._forward = forward
-        for name, part in parts.items():
-            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(torch.randn(part)))
-
-    def forward(self, x):
-        return self._forward(self, x)
-
-
 CASES = {
     "narrowing": lambda: nn.Sequential(Linear(6, 5), Linear(5, 4), Linear(4, 3)),
     "widening": lambda: nn.Sequential(Linear(3, 8), Linear(8, 2)),
     "deep": lambda: nn.Sequential(*(Linear(6, 6) for _ in range(4))),
-    "tucker": lambda: Net(
+    "tucker": lambda: Made(
         lambda s, x: s.o(torch.einsum("rst,br,bs->bt", s.core, s.a(x), s.b(x))), a=Linear(6, 5), b=Linear(6, 4),
         core=(5, 4, 7), o=Linear(7, 3),
     ),
-    "residual": lambda: Net(
+    "residual": lambda: Made(
         lambda s, x: s.o((h := s.a(x)) + s.c(s.b(h))), a=Linear(6, 8), b=Linear(8, 4), c=Linear(4, 8), o=Linear(8, 3)
     ),
-    "recurrent": lambda: Net(
+    "recurrent": lambda: Made(
         lambda s, x: s.o(s.h(s.h(s.i(x))) + s.i(x)), i=Linear(6, 5), h=Linear(5, 5), o=Linear(5, 3)
     ),
-    "tied": lambda: Net(lambda s, x: (x @ s.w.T) @ s.w, w=(5, 6)),
+    "tied": lambda: Made(lambda s, x: (x @ s.w.T) @ s.w, w=(5, 6)),
 }  # fmt: skip
 
 
@@ -78,10 +67,7 @@ def test_copies_in_other_bases_are_one_network(name):
 def test_other_weights_in_another_basis_are_related(name):
     model, x = built(name)
     sym = iw.symmetries(model, x)
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for p in other.parameters():
-            p += 0.05 * p.square().mean().sqrt() * torch.randn_like(p)
+    other = shaken(copy.deepcopy(model), 0.05, rms)
     found = iw.same(model, sym.act(sym.random(1), other), x, sym)
     assert found.verdict == RELATED and found.residual < 0.2 < found.chance
 
@@ -120,14 +106,8 @@ def test_what_does_not_pass_has_no_fingerprint():
 def test_directions_that_are_only_written_or_only_read_have_a_normal_form(widths):
     before, hidden, after = widths
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(4, before),
-        nn.ReLU(),
-        nn.Linear(before, hidden),
-        nn.Linear(hidden, after),
-        nn.ReLU(),
-        nn.Linear(after, 2),
-    ).double()  # no fixed axis touches the linear space
+    chain = nn.Linear(before, hidden), nn.Linear(hidden, after)  # no fixed axis touches the space between them
+    model = nn.Sequential(nn.Linear(4, before), nn.ReLU(), *chain, nn.ReLU(), nn.Linear(after, 2)).double()
     x = torch.randn(3, 4).double()
     sym = iw.symmetries(model, x)
     assert [s.size for s in sym.spaces if s.group.is_general] == [hidden]

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from completeness import completeness
+from made import Made
 from sandwich import prove
 from torch import nn
 
@@ -11,15 +12,9 @@ from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
 
 
-class Around(nn.Module):
+def around(function, out=8):
     """A function of ``(N, 5, 8)`` features between two linear layers."""
-
-    def __init__(self, function, out=8):
-        super().__init__()
-        self.a, self.b, self.function = nn.Linear(3, 8), nn.Linear(out, 2), function
-
-    def forward(self, x):
-        return self.b(self.function(self.a(x)))
+    return Made(lambda m, x: m.b(function(m.a(x))), a=nn.Linear(3, 8), b=nn.Linear(out, 2))
 
 
 def filled(make, *writes):
@@ -107,7 +102,7 @@ CASES = {
 def test_views_and_writes(name):
     function, out, sizes, dimension = CASES[name]
     torch.manual_seed(0)
-    model, x = Around(function, out).double(), torch.randn(2, 5, 3).double()
+    model, x = around(function, out).double(), torch.randn(2, 5, 3).double()
     sym = prove(model, x)
     moving = [s.size for s in sym.spaces if s.group.permutes and s.name.startswith("a.weight")]
     assert (moving, sym.dim) == (sizes, dimension)
@@ -118,14 +113,14 @@ def test_views_and_writes(name):
 def test_nothing_is_missing_around_writes(name):
     function, out, *_ = CASES[name]
     torch.manual_seed(0)
-    model, x = Around(function, out).double(), torch.randn(60, 5, 3).double()
+    model, x = around(function, out).double(), torch.randn(60, 5, 3).double()
     reading = completeness(symmetries(model, x), model, x)
     assert reading.gap == 0, reading
 
 
 def test_writes_are_followed_on_the_meta_device():
     with torch.device("meta"):
-        model = Around(filled(lambda h: torch.zeros(h.shape, device=h.device), *TWO))
+        model = around(filled(lambda h: torch.zeros(h.shape, device=h.device), *TWO))
     assert symmetries(model, torch.empty(2, 5, 3, device="meta")).dim == 4
 
 
@@ -142,17 +137,13 @@ def test_pooled_channels_move_in_every_memory_format(layout):
 
 
 def test_a_pooled_residual_stream_in_channels_last_moves():
-    class Stage(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.stem, self.mix, self.head = nn.Conv2d(3, 6, 2), nn.Linear(6, 6), nn.Linear(6, 2)
+    def run(m, x):
+        h = m.stem(x).permute(0, 2, 3, 1)
+        h = (h + F.gelu(m.mix(h))).permute(0, 3, 1, 2)
+        return m.head(F.adaptive_avg_pool2d(h, 1).flatten(1))
 
-        def forward(self, x):
-            h = self.stem(x).permute(0, 2, 3, 1)
-            h = (h + F.gelu(self.mix(h))).permute(0, 3, 1, 2)
-            return self.head(F.adaptive_avg_pool2d(h, 1).flatten(1))
-
-    sym = symmetries(Stage(), torch.randn(2, 3, 5, 5))
+    stage = Made(run, stem=nn.Conv2d(3, 6, 2), mix=nn.Linear(6, 6), head=nn.Linear(6, 2))
+    sym = symmetries(stage, torch.randn(2, 3, 5, 5))
     assert sorted(s.size for s in sym.spaces) == [6] and not sym.unknown_ops
 
 
@@ -168,7 +159,7 @@ OVERWRITTEN = {
 @pytest.mark.parametrize("name", OVERWRITTEN)
 def test_rows_overwritten_before_anyone_reads_them_stay(name):
     torch.manual_seed(0)
-    model, x = Around(OVERWRITTEN[name]).double(), torch.randn(2, 5, 3).double()
+    model, x = around(OVERWRITTEN[name]).double(), torch.randn(2, 5, 3).double()
     sym = symmetries(model, x)
     for kind in ("permutation", "scale", "sign", "linear"):
         moved = sym.act(sym.random(3, kinds={kind}), model).a.weight

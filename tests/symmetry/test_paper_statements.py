@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from made import Made
+from stitching_models import ResidualMlp
 from torch import nn
 
 import intertwine as iw
@@ -13,27 +15,10 @@ from intertwine.groups import PositiveMonomial
 N = 6
 
 
-class Residual(nn.Module):
-    """v2 E.48 (v1 E.27): a stem, two blocks of two layers with a skip around each, a linear head."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Linear(4, N)
-        self.inner = nn.ModuleList(nn.Linear(N, N) for _ in range(2))
-        self.outer = nn.ModuleList(nn.Linear(N, N) for _ in range(2))
-        self.head = nn.Linear(N, 3)
-
-    def forward(self, x):
-        x = F.relu(self.stem(x))
-        for inner, outer in zip(self.inner, self.outer):
-            x = x + F.relu(outer(F.relu(inner(x))))
-        return self.head(x)
-
-
 @pytest.fixture
 def residual():
     torch.manual_seed(1)
-    return Residual().double()
+    return ResidualMlp(N).double()
 
 
 @pytest.fixture
@@ -94,12 +79,8 @@ def test_different_elements_along_the_residual_stream_do_not(residual, x):
     assert iw.testing.function_error(residual, twin, x) > 0.1
     layouts = iw.symmetries(residual, x).layouts
     stream = [
-        ("stem.weight", 0),
-        ("outer.0.weight", 0),
-        ("outer.1.weight", 0),
-        ("inner.1.weight", 1),
-        ("head.weight", 1),
-    ]
+        ("stem.weight", 0), ("outer.0.weight", 0), ("outer.1.weight", 0), ("inner.1.weight", 1), ("head.weight", 1),
+    ]  # fmt: skip
     spaces = {layouts[name].axes[axis].space for name, axis in stream}
     assert len(spaces) == 1
 
@@ -125,22 +106,15 @@ def test_stitching_inside_a_block_needs_the_skip_to_be_mapped_too(residual, x):
 def test_a_linear_activation_frees_less_than_its_group_where_other_layers_stand():
     """LeakyReLU with slope 1 is the identity, whose group is GL(n); batch norm and skip leave monomial maps."""
 
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.stem, self.conv, self.bn, self.head = (
-                nn.Linear(4, N),
-                nn.Linear(N, N),
-                nn.BatchNorm1d(N),
-                nn.Linear(N, 3),
-            )
-            self.activation = nn.LeakyReLU(1.0)
+    def run(m, x):
+        x = m.stem(x)
+        return m.head(x + m.activation(m.bn(m.conv(x))))
 
-        def forward(self, x):
-            x = self.stem(x)
-            return self.head(x + self.activation(self.bn(self.conv(x))))
-
-    sym = iw.symmetries(Block().double().eval(), torch.randn(5, 4, dtype=torch.float64))
+    block = Made(
+        run, stem=nn.Linear(4, N), conv=nn.Linear(N, N), bn=nn.BatchNorm1d(N), head=nn.Linear(N, 3),
+        activation=nn.LeakyReLU(1.0),
+    )  # fmt: skip
+    sym = iw.symmetries(block.double().eval(), torch.randn(5, 4, dtype=torch.float64))
     assert repr(iw.intertwiner(nn.LeakyReLU(1.0), n=N).group) == f"GeneralLinear({N})"
     assert all(not space.group.mixes and space.group.permutes for space in sym.spaces)
     assert any("norm" in reason for space in sym.spaces for reason in space.reasons)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from made import Made
 from sandwich import prove
 from torch import nn
 
@@ -13,16 +14,12 @@ from intertwine.symmetry.spaces import Leaf
 from intertwine.testing import function_error
 
 
-class Between(nn.Module):
+def between(function, out=6):
     """A function of ``(N, 6, 8)`` features between two pointwise convolutions."""
-
-    def __init__(self, function, out=6):
-        super().__init__()
-        self.a, self.b, self.function = nn.Conv1d(3, 6, 1), nn.Conv1d(out, 2, 1), function
-        self.w = nn.Parameter(torch.rand(6) + 0.5)
-
-    def forward(self, x):
-        return self.b(self.function(self.a(x), self.w))
+    return Made(
+        lambda m, x: m.b(function(m.a(x), m.w)), a=nn.Conv1d(3, 6, 1), b=nn.Conv1d(out, 2, 1),
+        w=nn.Parameter(torch.rand(6) + 0.5),
+    )  # fmt: skip
 
 
 P, S, M, G, O = "permutation", "signed", "positive", "general", "orthogonal"
@@ -125,7 +122,7 @@ def group_of(space):
 def test_rule(name):
     function, expected, out = (*CASES[name], 6)[:3]
     torch.manual_seed(0)
-    model, x = Between(function, out).double(), torch.randn(4, 3, 8).double()
+    model, x = between(function, out).double(), torch.randn(4, 3, 8).double()
     sym = prove(model, x)
     moving = sym.layouts["a.weight"].axes[0]
     assert (
@@ -138,7 +135,7 @@ def test_a_user_can_teach_an_operation():
     def halve(x: torch.Tensor) -> torch.Tensor:
         return x / 2
 
-    model, x = Between(lambda h, w: halve(h)).double(), torch.randn(4, 3, 8).double()
+    model, x = between(lambda h, w: halve(h)).double(), torch.randn(4, 3, 8).double()
     before = symmetries(model, x)
     assert not before.spaces and before.unknown_ops == ("intertwine_tests::halve",)
 
@@ -152,32 +149,20 @@ def test_a_user_can_teach_an_operation():
 
 @pytest.mark.parametrize(("mode", "expected"), [("sum", G), ("mean", G), ("max", M)])
 def test_bags_of_embeddings(mode, expected):
-    class Bags(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table, self.out = nn.EmbeddingBag(9, 6, mode=mode), nn.Linear(6, 3)
-
-        def forward(self, x):
-            return self.out(self.table(x))
-
     torch.manual_seed(0)
-    model, x = Bags().double(), torch.randint(9, (4, 5))
+    bags = Made(lambda m, x: m.out(m.table(x)), table=nn.EmbeddingBag(9, 6, mode=mode), out=nn.Linear(6, 3))
+    model, x = bags.double(), torch.randint(9, (4, 5))
     sym = prove(model, x)
     assert [group_of(s) for s in sym.spaces] == [expected] and not sym.unknown_ops
 
 
 def test_packed_projections_do_not_tie_their_parts():
-    class Packed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.qkv, self.o = nn.Linear(4, 24), nn.Linear(8, 3)
+    def run(m, x):
+        q, k, v = m.qkv(x).view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-1, -2) / math.sqrt(4)).softmax(-1)
+        return m.o((scores @ v).transpose(1, 2).flatten(2))
 
-        def forward(self, x):
-            q, k, v = self.qkv(x).view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
-            scores = (q @ k.transpose(-1, -2) / math.sqrt(4)).softmax(-1)
-            return self.o((scores @ v).transpose(1, 2).flatten(2))
-
-    sym = symmetries(Packed(), torch.randn(2, 5, 4))
+    sym = symmetries(Made(run, qkv=nn.Linear(4, 24), o=nn.Linear(8, 3)), torch.randn(2, 5, 4))
     assert sorted(s.group.is_general for s in sym.spaces) == [False, True, True]
     assert sym.dim == 2 * 2 * 16
 

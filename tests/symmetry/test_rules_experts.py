@@ -3,6 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from made import Made
+from noise import shaken
 from sandwich import prove
 from torch import nn
 from upstream import stacked_experts
@@ -237,16 +239,11 @@ def test_scores_that_may_be_equal_hold_their_units(name):
 @pytest.mark.parametrize("spread", [lambda h: h.repeat_interleave(2, -1), lambda h: h.repeat(1, 2),
                                     lambda h: F.pad(h, (2, 2)), lambda h: torch.cat([h, h], -1)])  # fmt: skip
 def test_copies_have_no_numbers_of_their_own(spread):
-    class Copies(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(3, 4), nn.Linear(8, 2)
+    def run(m, x):
+        h = spread(m.a(x))
+        return m.b(F.one_hot(h.argmax(-1), 8) * h + F.one_hot(h.topk(3).indices[:, 2], 8))
 
-        def forward(self, x):
-            h = spread(self.a(x))
-            return self.b(F.one_hot(h.argmax(-1), 8) * h + F.one_hot(h.topk(3).indices[:, 2], 8))
-
-    prove(Copies().double(), tokens(0), range(4), 1e-11, tokens)
+    prove(Made(run, a=nn.Linear(3, 4), b=nn.Linear(8, 2)).double(), tokens(0), range(4), 1e-11, tokens)
 
 
 @pytest.mark.parametrize("number", [float("-inf"), 0.0, -1.0])
@@ -280,9 +277,7 @@ def test_experts_of_transformers(family, how):
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     model = model if how == "grouped_mm" else model.double()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.1 * torch.randn_like(p))
+    shaken(model, 0.1)
     made = lambda seed: torch.randint(3, 37, (2, 8), generator=torch.Generator().manual_seed(seed))
     sym = prove(model, made(0), range(4), 5e-5, made)
     moving = [s for s in sym.spaces if s.size == 4 and s.group.permutes and ("gate" in s.name or "router" in s.name)]

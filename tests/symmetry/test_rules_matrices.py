@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from made import Made
 from sandwich import group
 from torch import nn
 
@@ -28,17 +29,14 @@ def test_between_linear_maps(function, out, found):
     assert group(function, out, width=4) == found
 
 
-class Flow(nn.Module):
+def flow(f=torch.relu, left=False):
     """A linear flow ``exp(u)`` on hidden units."""
 
-    def __init__(self, f=torch.relu, left=False) -> None:
-        super().__init__()
-        self.a, self.b, self.u = nn.Linear(3, 4), nn.Linear(4, 2), nn.Parameter(torch.randn(4, 4) / 2)
-        self.f, self.left = f, left
+    def run(m, x):
+        h = f(m.a(x))
+        return m.b(h @ torch.matrix_exp(m.u.T if left else m.u))
 
-    def forward(self, x):
-        h = self.f(self.a(x))
-        return self.b(h @ torch.matrix_exp(self.u.T if self.left else self.u))
+    return Made(run, a=nn.Linear(3, 4), b=nn.Linear(4, 2), u=nn.Parameter(torch.randn(4, 4) / 2))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +44,7 @@ class Flow(nn.Module):
 )
 def test_exponential_of_a_parameter(f, left, dimension):
     torch.manual_seed(0)
-    model, x = Flow(f, left).double(), torch.randn(5, 3).double()
+    model, x = flow(f, left).double(), torch.randn(5, 3).double()
     sym = symmetries(model, x)
     assert sym.dim == dimension and [s.size for s in sym.spaces if s.group.permutes] == [4]
     for kind in ("permutation", "scale", "sign"):

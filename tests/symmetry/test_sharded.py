@@ -1,6 +1,7 @@
 """Checkpoints in shards: moved and fingerprinted without holding the model."""
 
 import json
+import weakref
 
 import pytest
 import torch
@@ -59,8 +60,6 @@ def test_fingerprints_on_disk(name, tmp_path):
 
 
 def decoder(width, blocks=12):
-    from torch import nn
-
     layers = [nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)) for _ in range(blocks)]
     return nn.Sequential(*(m for layer in layers for m in (layer, nn.LayerNorm(width))))
 
@@ -73,8 +72,6 @@ class Counting(StoredState):
         self.alive, self.peak = 0, 0
 
     def __getitem__(self, name):
-        import weakref
-
         tensor = super().__getitem__(name)
         size = tensor.numel() * tensor.element_size()
         self.alive += size

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from made import Made
 from sandwich import prove
 from torch import nn
 
@@ -28,16 +29,12 @@ REARRANGED = {
 }
 
 
-class Rearranged(nn.Module):
+def rearranged(rearrange, groups=1):
     """Six units, rearranged, and read in groups."""
-
-    def __init__(self, rearrange, groups=1):
-        super().__init__()
-        self.a, self.read = nn.Linear(3, 6), nn.Conv1d(6, 2 * groups, 1, groups=groups)
-        self.rearrange, self.b = rearrange, nn.Linear(2 * groups, 2)
-
-    def forward(self, x):
-        return self.b(self.read(self.rearrange(F.gelu(self.a(x)))[..., None]).flatten(1).tanh())
+    return Made(
+        lambda m, x: m.b(m.read(rearrange(F.gelu(m.a(x)))[..., None]).flatten(1).tanh()), a=nn.Linear(3, 6),
+        read=nn.Conv1d(6, 2 * groups, 1, groups=groups), b=nn.Linear(2 * groups, 2),
+    )  # fmt: skip
 
 
 def inputs(seed):
@@ -65,13 +62,13 @@ def readable(order, groups):
 def test_all_permutations_are_found(name, groups):
     torch.manual_seed(0)
     order = REARRANGED[name](torch.arange(6.0)[None])[0].long().tolist()
-    sym = group(Rearranged(REARRANGED[name], groups))
+    sym = group(rearranged(REARRANGED[name], groups))
     assert round(exp(sym.log_size)) == readable(order, groups)
 
 
 def test_a_layout_says_in_which_order_the_units_come():
     torch.manual_seed(0)
-    sym = group(Rearranged(REARRANGED["picked by a list"]))
+    sym = group(rearranged(REARRANGED["picked by a list"]))
     (part,) = sym.layouts["read.weight"].axes[1].parts
     assert part == Part(tuple((ORDER.index(k), ORDER.index(k) + 1) for k in range(6)), part.axis)
     assert isinstance(part.axis, Leaf) and part.axis.space == "a.weight[0]" and not isinstance(part.axis, Sum)
@@ -83,26 +80,26 @@ def test_random_orders_are_none():
     made = lambda h: h[:, torch.rand(6).argsort()]
     written = lambda h: h[:, torch.zeros(6, dtype=torch.long).copy_(torch.randperm(6))]
     for rearrange in (drawn, made, written):
-        model = Rearranged(rearrange)
+        model = rearranged(rearrange)
         assert any(value.drawn for value in capture(model, (inputs(0).float(),)).values)
         assert {space.name for space in symmetries(model, inputs(0).float()).spaces} == {"read.weight[0]"}
 
 
 def test_units_that_meet_themselves_in_another_order_stay():
     for rearrange in (lambda h: h + h.flip(1), lambda h: h * torch.roll(h, 1, 1), lambda h: h - h[:, ORDER]):
-        assert {space.name for space in group(Rearranged(rearrange)).spaces} == {"read.weight[0]"}
+        assert {space.name for space in group(rearranged(rearrange)).spaces} == {"read.weight[0]"}
 
 
 def test_a_table_in_a_buffer_is_no_fixed_order():
     """Another checkpoint may hold another one."""
-    model = Rearranged(lambda h: h[:, model.order])
+    model = rearranged(lambda h: h[:, model.order])
     model.register_buffer("order", torch.tensor(ORDER))
     assert {space.name for space in symmetries(model, inputs(0).float()).spaces} == {"read.weight[0]"}
 
 
 def test_rows_that_nothing_reads_stay():
     torch.manual_seed(0)
-    model = Rearranged(lambda h: torch.cat((h[:, [4, 1, 3]], h[:, [1, 3, 4]]), 1))
+    model = rearranged(lambda h: torch.cat((h[:, [4, 1, 3]], h[:, [1, 3, 4]]), 1))
     sym = group(model)
     assert sorted(space.size for space in sym.spaces) == [2, 3]
     for seed in range(3):
@@ -236,21 +233,15 @@ def rolled_by_chance(h):
     return h.roll(int(torch.randint(1, 6, ())), 1)
 
 
-class Between(nn.Module):
+def between(function):
     """A function of hidden units between two layers."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.a, self.b, self.function = nn.Linear(3, 6), nn.Linear(6, 2), function
-
-    def forward(self, x):
-        return self.b(torch.tanh(self.function(self.a(x))))
+    return Made(lambda m, x: m.b(torch.tanh(function(m.a(x)))), a=nn.Linear(3, 6), b=nn.Linear(6, 2))
 
 
 @pytest.mark.parametrize("function", [joined_with_zeros, picked_twice, rolled_and_padded])
 def test_units_that_meet_others_of_their_space_stay_what_they_are(function):
     torch.manual_seed(0)
-    model, x = Between(function).double(), torch.randn(5, 3, dtype=torch.double)
+    model, x = between(function).double(), torch.randn(5, 3, dtype=torch.double)
     sym = symmetries(model, torch.randn(4, 3, dtype=torch.double))
     for k in range(4):
         torch.testing.assert_close(sym.act(sym.random(seed=k), model)(x), model(x), atol=1e-10, rtol=0)
@@ -261,7 +252,7 @@ def test_units_in_bounds_that_were_drawn_stay_what_they_are():
         start = random.randrange(4)
         return h[:, start : start + 3].repeat(1, 2)
 
-    model, x = Between(cut).double(), torch.randn(5, 3, dtype=torch.double)
+    model, x = between(cut).double(), torch.randn(5, 3, dtype=torch.double)
     sym = symmetries(model, x)
     for k in range(16):
         random.seed(k)
@@ -272,4 +263,4 @@ def test_units_in_bounds_that_were_drawn_stay_what_they_are():
 
 @pytest.mark.parametrize("function", [drawn_by_torch, drawn_by_numpy, drawn_by_python, rolled_by_chance])
 def test_an_order_that_was_drawn_is_no_order_of_the_code(function):
-    assert not any(s.group.permutes for s in symmetries(Between(function), torch.randn(4, 3)).spaces)
+    assert not any(s.group.permutes for s in symmetries(between(function), torch.randn(4, 3)).spaces)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from made import Made
 from torch import nn
 from torch.func import functional_call, grad
 from zoo import build
@@ -9,6 +10,7 @@ from zoo import build
 import intertwine as iw
 from intertwine.symmetry import gradient_norm, sharpness
 from intertwine.symmetry.action import tensors_of
+from intertwine.symmetry.gauge.canonical import _balanced
 
 NAMES = ("mlp", "gpt_rms", "llama", "mlp_identity", "encoder_layer")
 
@@ -83,16 +85,9 @@ def test_projection_is_the_least_squares_one(name):
 def smooth():
     """Two layers of quadratic units: scales that the papers' networks have, and a loss with second derivatives."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(3, 5), nn.Linear(5, 2)
-
-        def forward(self, x):
-            return self.b(self.a(x) ** 2)
-
     torch.manual_seed(0)
-    model, x, y = Net().double(), torch.randn(40, 3).double(), torch.randn(40, 2).double()
+    net = Made(lambda m, x: m.b(m.a(x) ** 2), a=nn.Linear(3, 5), b=nn.Linear(5, 2))
+    model, x, y = net.double(), torch.randn(40, 3).double(), torch.randn(40, 2).double()
     loss = lambda w: (functional_call(model, w, x) - y).square().mean()
     return iw.symmetries(model, x), tensors_of(model), loss, model
 
@@ -108,8 +103,6 @@ def test_gradient_norm_and_sharpness_are_those_of_the_network_not_of_its_copy():
 
 
 def test_sharpness_is_the_top_eigenvalue_of_the_projected_hessian():
-    from intertwine.symmetry.gauge.canonical import _balanced
-
     sym, state, loss, _ = smooth()
     weights = _balanced(sym, state)
     names = list(weights)

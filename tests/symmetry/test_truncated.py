@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 import torch
 from handmade import fixed, leaf, make, tensor
+from made import Function
 from torch import nn
 
 from intertwine.groups import Monomial, PositiveMonomial
@@ -16,31 +17,17 @@ from intertwine.symmetry.spaces import Space
 from intertwine.symmetry.symmetry import Symmetry
 from intertwine.symmetry.transformation import random
 
-
-class Lambda(nn.Module):
-    def __init__(self, f) -> None:
-        super().__init__()
-        self.f = f
-
-    def forward(self, x):
-        return self.f(x)
-
-
 # name -> activation, degree of phi (phi(a) = a^degree; None: no scales), odd part: whether a sign passes to phi
 ACTIVATIONS = {
-    "relu": (torch.relu, 1, None),
-    "abs": (torch.abs, 1, 0),
-    "square": (torch.square, 2, 0),
-    "cube": (lambda x: x**3, 3, 1),
-    "rbf": (lambda x: torch.exp(-x.square()), None, 0),
-    "tanh": (torch.tanh, None, 1),
-}
+    "relu": (torch.relu, 1, None), "abs": (torch.abs, 1, 0), "square": (torch.square, 2, 0),
+    "cube": (lambda x: x**3, 3, 1), "rbf": (lambda x: torch.exp(-x.square()), None, 0), "tanh": (torch.tanh, None, 1),
+}  # fmt: skip
 
 
 def network(name: str):
     f, degree, odd = ACTIVATIONS[name]
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), Lambda(f), nn.Linear(5, 4), Lambda(f), nn.Linear(4, 2)).double()
+    model = nn.Sequential(nn.Linear(3, 5), Function(f), nn.Linear(5, 4), Function(f), nn.Linear(4, 2)).double()
     signs = 0 if odd is None else 1
 
     def write(space, n):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from completeness import completeness
+from noise import shaken
 from torch import nn
 from torch.nn import functional as F
 from upstream import runs_on_meta
@@ -197,9 +198,7 @@ def test_code_of_others(name, monkeypatch):
     make = getattr(transformers, f"{name}ForCausalLM")
     torch.manual_seed(0)
     model, x = make(config).double().eval(), {"input_ids": torch.randint(13, (2, 5))}
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+    shaken(model, 0.3)
     sym = iw.symmetries(model, x)
     assert bool(turns_of(sym)) == turn
     with torch.device("meta"):
@@ -219,9 +218,7 @@ def test_planted_turns_are_recovered(turn, noise):
     model, x = made(turn, 2)
     sym = iw.symmetries(model, x)
     twin = sym.act(sym.random(seed=2, kinds={"linear"}), model)
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter += noise * parameter.std() * torch.randn_like(parameter)
+    shaken(twin, noise, torch.std)
     found = iw.same(model, twin, x)
     assert found.verdict.startswith("the same network" if not noise else "related")
     assert found.residual < 5 * noise + 1e-9

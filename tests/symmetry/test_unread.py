@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from made import Made
 from torch import nn
 
 from intertwine import Examples
@@ -154,18 +155,13 @@ def test_examples_are_not_empty():
 def test_a_single_key_gets_all_of_the_attention(whole):
     """What queries and keys do where there are several, this run says nothing of."""
 
-    class OneKey(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
+    def run(m, x):
+        q, k, v = m.q(x), m.k(x.mean(1, keepdim=True)), m.v(x.mean(1, keepdim=True))
+        if whole:
+            return F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])
+        return (q @ k.mT).softmax(-1) @ v
 
-        def forward(self, x):
-            q, k, v = self.q(x), self.k(x.mean(1, keepdim=True)), self.v(x.mean(1, keepdim=True))
-            if whole:
-                return F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])
-            return (q @ k.mT).softmax(-1) @ v
-
-    sym = symmetries(OneKey(), torch.randn(2, 5, 6))
+    sym = symmetries(Made(run, q=nn.Linear(6, 6), k=nn.Linear(6, 6), v=nn.Linear(6, 6)), torch.randn(2, 5, 6))
     assert {fixed.tensor for fixed in sym.fixed if "not used" in fixed.reason} >= {"q.weight", "k.weight"}
     assert not any(name.startswith(("q.", "k.")) for name in moved_tensors(sym))
 

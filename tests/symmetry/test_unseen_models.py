@@ -6,47 +6,20 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from made import Made
 from torch import Tensor, nn
 
 from intertwine.groups import Permutation, PositiveMonomial
 from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
 
-CASES: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...]]]] = {}
 Linear = nn.Linear
 
 
-class Snippet(nn.Module):
-    """A function of modules and parameters; ``forward(self, x)`` is given."""
-
-    def __init__(self, forward: Callable, **parts: nn.Module | tuple[int, ...] | Tensor) -> None:
-        super().__init__()
-        self._forward = forward
-        for name, part in parts.items():
-            if isinstance(part, Tensor):
-                self.register_buffer(name, part)
-            else:
-                setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(torch.randn(part)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._forward(self, x)
-
-
-def case(*shape: int):
-    """Register a maker of a model that reads tensors of ``(N, *shape)``; the name is the maker's."""
-
-    def decorate(maker: Callable[[], nn.Module]):
-        CASES[maker.__name__] = lambda: (maker(), shape)
-        return maker
-
-    return decorate
-
-
-def built(name: str) -> tuple[nn.Module, Callable[[int, int], Tensor]]:
+def built(make: Callable[[], nn.Module], *shape: int) -> tuple[nn.Module, Callable[[int, int], Tensor]]:
     """A model in float64 with random entries everywhere, and a maker of inputs from a batch size and a seed."""
     torch.manual_seed(0)
-    model, shape = CASES[name]()
-    model = model.double().eval()
+    model = make().double().eval()
     with torch.no_grad():
         for key, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if tensor.is_floating_point():
@@ -63,13 +36,18 @@ def worst_error(model: nn.Module, sym, inputs: Callable[[int, int], Tensor], see
     return errors
 
 
-def found(name: str):
-    """The symmetry of a case, after checking every kind."""
-    model, inputs = built(name)
+def found(make: Callable[[], nn.Module], *shape: int):
+    """The symmetry of a model that reads tensors of ``(N, *shape)``, after checking every kind."""
+    model, inputs = built(make, *shape)
     sym = symmetries(model, inputs(3, 1))
     errors = worst_error(model, sym, inputs)
     assert max(errors.values()) < 1e-10, errors
     return sym
+
+
+def around(middle: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A function of 8 units between two linear layers."""
+    return Made(lambda s, x: s.out(middle(s.a(x))), a=Linear(6, 8), out=Linear(8, 3))
 
 
 # ---- zeros that do not stay zero: an operation after padding or concatenation with zeros
@@ -78,11 +56,11 @@ def found(name: str):
 def padded(after: Callable, units: int = 16, **parts):
     """``8`` units and ``8`` zeros, then ``after(self, h, other)`` with ``other`` of 16 units."""
 
-    def forward(self: Snippet, x: Tensor) -> Tensor:
+    def forward(self: Made, x: Tensor) -> Tensor:
         h = torch.cat([self.a(x), x.new_zeros(*x.shape[:-1], 8)], -1)
         return self.out(F.relu(after(self, h, self.b(x))))
 
-    return Snippet(forward, a=Linear(6, 8), b=Linear(6, 16), out=Linear(units, 3), **parts)
+    return Made(forward, a=Linear(6, 8), b=Linear(6, 16), out=Linear(units, 3), **parts)
 
 
 PADDED: dict[str, Callable[[], nn.Module]] = {
@@ -105,19 +83,18 @@ PADDED: dict[str, Callable[[], nn.Module]] = {
     "larger": lambda: padded(lambda s, h, y: (h >= y) + y),
     "condition": lambda: padded(lambda s, h, y: torch.where(h > 0, y, 0.5 * y) + y),
 }
-CASES.update({f"padded_{name}": lambda maker=maker: (maker(), (4, 6)) for name, maker in PADDED.items()})
 
 
 @pytest.mark.parametrize("name", PADDED)
 def test_zeros_do_not_outlive_an_operation(name):
-    found(f"padded_{name}")
+    found(PADDED[name], 4, 6)
 
 
 # ---- numbers that are the same along one piece, and others along the next
 
 
 def halves(forward: Callable, **parts):
-    return Snippet(forward, a=Linear(6, 16), out=Linear(16, 3), **parts)
+    return Made(forward, a=Linear(6, 16), out=Linear(16, 3), **parts)
 
 
 def spread(x: Tensor, i: int, n: int = 8) -> Tensor:
@@ -138,12 +115,11 @@ HALVES: dict[str, Callable[[], nn.Module]] = {
     ),
     "padding": lambda: halves(lambda s, x: s.out(F.relu(s.a(x) * F.pad(spread(x, 0, 12), (2, 2), value=0.7)))),
 }
-CASES.update({f"halves_{name}": lambda maker=maker: (maker(), (6,)) for name, maker in HALVES.items()})
 
 
 @pytest.mark.parametrize("name", HALVES)
 def test_neighbouring_numbers_are_not_one_number(name):
-    found(f"halves_{name}")
+    found(HALVES[name], 6)
 
 
 # ---- choices: a mask carries the units of what it was made from
@@ -156,20 +132,12 @@ CHOICES: dict[str, Callable] = {
     "filled": lambda h, x: torch.ones_like(h).masked_fill(h > 0, 0.0),
     "filled_in_place": lambda h, x: torch.ones_like(h).masked_fill_(h > 0, 0.0),
 }
-CASES.update(
-    {
-        f"choice_{name}": lambda f=f: (
-            Snippet(lambda s, x: s.out(f(s.a(x), x)), a=Linear(6, 8), out=Linear(8, 3)),
-            (6,),
-        )
-        for name, f in CHOICES.items()
-    }
-)
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_choice_follows_its_condition(name):
-    sym = found(f"choice_{name}")
+    choose = CHOICES[name]
+    sym = found(lambda: Made(lambda s, x: s.out(choose(s.a(x), x)), a=Linear(6, 8), out=Linear(8, 3)), 6)
     assert [s.size for s in sym.spaces if s.group.permutes] == [8]
 
 
@@ -178,60 +146,36 @@ def test_a_choice_follows_its_condition(name):
 
 @pytest.mark.parametrize(("exponent", "scales"), [(1.005, 0), (3.14159265, 0), (0.49999, 0), (1 / 3, 1), (2.5, 1)])
 def test_powers_are_followed_exactly(exponent, scales):
-    CASES["power"] = lambda: (
-        Snippet(lambda s, x: s.out(F.relu(s.a(x)).pow(exponent)), a=Linear(6, 8), out=Linear(8, 3)), (6,)
-    )  # fmt: skip
-    assert [s.group.scales for s in found("power").spaces] == [scales]
+    assert [s.group.scales for s in found(lambda: around(lambda h: F.relu(h).pow(exponent)), 6).spaces] == [scales]
 
 
-@case(4, 6)
-def counted_norm():
-    return Snippet(
-        lambda s, x: s.out(torch.linalg.vector_norm(F.relu(s.a(x)), ord=0, dim=1)), a=Linear(6, 8), out=Linear(8, 3)
-    )
-
-
-@case(6)
-def bits_of_another_type():
-    return Snippet(
-        lambda s, x: s.out((s.a(x).contiguous().view(torch.int64) % 7).to(x.dtype)), a=Linear(6, 8), out=Linear(8, 3)
-    )
-
-
-@pytest.mark.parametrize("name", ["counted_norm", "bits_of_another_type"])
-def test_odd_operations(name):
-    found(name)
+def test_odd_operations():
+    found(lambda: around(lambda h: torch.linalg.vector_norm(F.relu(h), ord=0, dim=1)), 4, 6)
+    found(lambda: around(lambda h: (h.contiguous().view(torch.int64) % 7).to(h.dtype)), 6)
 
 
 # ---- a basis of one's own for every unit of another axis, where that axis meets itself
 
 
-@case(6)
-def weight_times_its_transpose():
-    return Snippet(lambda s, x: s.out(s.a(x) @ (s.w @ s.w.T)), a=Linear(6, 8), w=(8, 7), out=Linear(8, 3))
+def convolution_with_its_own_weight(s: Made, x: Tensor) -> Tensor:
+    w = F.conv2d(s.w, s.w)  # (8, 8, 1, 1): filters against filters
+    return s.out(F.conv2d(s.a(x)[:, :, None, None], w).flatten(1))
 
 
-@case(5, 1)
-def gram_of_positions():
-    return Snippet(lambda s, x: torch.einsum("bts,tso->bo", (y := x * s.p) @ y.mT, s.w), p=(5, 7), w=(5, 5, 3))
+MEETING = {  # the shape of the inputs, the linear groups, the model
+    "weight_times_its_transpose": ((6,), {"general", "orthogonal"}, lambda: Made(
+        lambda s, x: s.out(s.a(x) @ (s.w @ s.w.T)), a=Linear(6, 8), w=(8, 7), out=Linear(8, 3))),
+    "gram_of_positions": ((5, 1), {"orthogonal"}, lambda: Made(
+        lambda s, x: torch.einsum("bts,tso->bo", (y := x * s.p) @ y.mT, s.w), p=(5, 7), w=(5, 5, 3))),
+    "convolution_with_its_own_weight": ((6,), {"general", "orthogonal"}, lambda: Made(
+        convolution_with_its_own_weight, a=Linear(6, 8), w=(8, 7, 1, 1), out=Linear(8, 3))),
+}  # fmt: skip
 
 
-@case(6)
-def convolution_with_its_own_weight():
-    def forward(self, x):
-        w = F.conv2d(self.w, self.w)  # (8, 8, 1, 1): filters against filters
-        return self.out(F.conv2d(self.a(x)[:, :, None, None], w).flatten(1))
-
-    return Snippet(forward, a=Linear(6, 8), w=(8, 7, 1, 1), out=Linear(8, 3))
-
-
-@pytest.mark.parametrize(
-    ("name", "linear"),
-    [("weight_times_its_transpose", {"general", "orthogonal"}), ("gram_of_positions", {"orthogonal"}),
-     ("convolution_with_its_own_weight", {"general", "orthogonal"})],
-)  # fmt: skip
-def test_an_axis_that_meets_itself_has_one_basis(name, linear):
-    sym = found(name)
+@pytest.mark.parametrize("name", MEETING)
+def test_an_axis_that_meets_itself_has_one_basis(name):
+    shape, linear, make = MEETING[name]
+    sym = found(make, *shape)
     assert {"general" if s.group.is_general else "orthogonal" for s in sym.spaces if s.group.mixes} == linear
     assert not any(s.parents for s in sym.spaces)
 
@@ -246,7 +190,7 @@ def frozen_norm():
         return self.out(F.relu(h))
 
     zeros, ones = torch.zeros(8), torch.ones(8)
-    return Snippet(
+    return Made(
         forward, a=Linear(6, 8), b=Linear(8, 8), out=Linear(8, 3), weight=ones, bias=zeros, running_mean=zeros.clone(),
         running_var=ones.clone(),
     )  # fmt: skip
@@ -254,36 +198,32 @@ def frozen_norm():
 
 BUFFERS: dict[str, Callable[[], nn.Module]] = {
     "frozen_norm": frozen_norm,
-    "spectral_norm": lambda: Snippet(
+    "spectral_norm": lambda: Made(
         lambda s, x: s.out(F.relu(s.b(F.relu(s.a(x))))), a=nn.utils.parametrizations.spectral_norm(Linear(6, 8)),
         b=nn.utils.parametrizations.spectral_norm(Linear(8, 8)), out=Linear(8, 3),
     ),
-    "offset_of_zero": lambda: Snippet(
+    "offset_of_zero": lambda: Made(
         lambda s, x: s.out(F.relu(s.a(x) + s.offset)), a=Linear(6, 8), out=Linear(8, 3), offset=torch.zeros(())
     ),
-    "mask_of_ones": lambda: Snippet(
+    "mask_of_ones": lambda: Made(
         lambda s, x: s.out(F.relu(F.linear(x, s.w * s.mask))), w=(8, 6), out=Linear(8, 3), mask=torch.ones(8, 6)
     ),
-    "unused": lambda: Snippet(lambda s, x: s.out(F.relu(s.a(x))), a=Linear(6, 8), out=Linear(8, 3), idle=torch.ones(8)),
+    "unused": lambda: Made(lambda s, x: s.out(F.relu(s.a(x))), a=Linear(6, 8), out=Linear(8, 3), idle=torch.ones(8)),
 }  # fmt: skip
-CASES.update({f"buffer_{name}": lambda maker=maker: (maker(), (6,)) for name, maker in BUFFERS.items()})
 
 
 @pytest.mark.parametrize(
     ("name", "permuted", "scales"),
     [
-        ("frozen_norm", 2, 3),
-        ("spectral_norm", 2, 2),
-        ("offset_of_zero", 1, 0),
-        ("mask_of_ones", 0, 1),
+        ("frozen_norm", 2, 3), ("spectral_norm", 2, 2), ("offset_of_zero", 1, 0), ("mask_of_ones", 0, 1),
         ("unused", 1, 1),
     ],
-)
+)  # fmt: skip
 def test_what_is_found_on_fresh_buffers_holds_for_trained_ones(name, permuted, scales):
     fresh = BUFFERS[name]()
     sym = symmetries(fresh, torch.zeros(3, 6))
     assert (sum(s.group.permutes for s in sym.spaces), sum(s.group.scales for s in sym.spaces)) == (permuted, scales)
-    model, inputs = built(f"buffer_{name}")  # the same architecture with other buffers
+    model, inputs = built(BUFFERS[name], 6)  # the same architecture with other buffers
     errors = worst_error(model, sym, inputs)
     assert max(errors.values()) < 1e-10, errors
 
@@ -292,13 +232,12 @@ def test_what_is_found_on_fresh_buffers_holds_for_trained_ones(name, permuted, s
 
 
 def test_memory_that_is_exchanged_is_followed():
-    def forward(self, x):
-        h = self.a(x)
+    def exchanged(h):
         h.data = F.relu(h.data)
-        return self.out(h)
+        return h
 
-    CASES["exchanged"] = lambda: (Snippet(forward, a=Linear(6, 8), out=Linear(8, 3)), (6,))
-    assert [(s.group.signs, s.group.mixes) for s in found("exchanged").spaces] == [(0, False)]
+    spaces = found(lambda: around(exchanged), 6).spaces
+    assert [(s.group.signs, s.group.mixes) for s in spaces] == [(0, False)]
 
 
 def test_the_search_leaves_everything_as_it_was():
@@ -309,7 +248,7 @@ def test_the_search_leaves_everything_as_it_was():
         self.out.weight.data.mul_(2)
         return self.out(F.relu(self.a(x.mul_(3)) - self.mean))
 
-    model = Snippet(forward, a=Linear(6, 8), out=Linear(8, 3), count=torch.zeros(()), mean=torch.zeros(8))
+    model = Made(forward, a=Linear(6, 8), out=Linear(8, 3), count=torch.zeros(()), mean=torch.zeros(8))
     x = torch.randn(3, 6)
     before = {name: (t.clone(), t.data_ptr()) for name, t in {**model.state_dict(), "x": x}.items()}
     symmetries(model, x)
@@ -320,117 +259,84 @@ def test_the_search_leaves_everything_as_it_was():
 # ---- siblings
 
 
-@case(6)
-def padded_twice():
+def padded_twice(s: Made, x: Tensor) -> Tensor:
     """The same concatenation used twice, shifted: its segments must not be taken for one space."""
-
-    def forward(self, x):
-        left, right = (F.pad(self.a(x), (2, 4)) + self.shift).chunk(2, -1)
-        return self.out(F.relu(left)) + self.other(F.relu(left) * F.relu(right))
-
-    return Snippet(forward, a=Linear(6, 8), shift=(14,), out=Linear(7, 3), other=Linear(7, 3))
+    left, right = (F.pad(s.a(x), (2, 4)) + s.shift).chunk(2, -1)
+    return s.out(F.relu(left)) + s.other(F.relu(left) * F.relu(right))
 
 
-@case(6)
-def concatenated_with_its_double():
-    def forward(self, x):
-        h = F.relu(torch.cat([self.a(x), self.b(x)], -1))
-        return self.out(torch.cat([h, 2 * h], -1))
-
-    return Snippet(forward, a=Linear(6, 4), b=Linear(6, 4), out=Linear(16, 3))
+def concatenated_with_its_double(s: Made, x: Tensor) -> Tensor:
+    h = F.relu(torch.cat([s.a(x), s.b(x)], -1))
+    return s.out(torch.cat([h, 2 * h], -1))
 
 
-@pytest.mark.parametrize("name", ["padded_twice", "concatenated_with_its_double"])
-def test_segments_that_come_twice(name):
-    found(name)
+def test_segments_that_come_twice():
+    found(lambda: Made(padded_twice, a=Linear(6, 8), shift=(14,), out=Linear(7, 3), other=Linear(7, 3)), 6)
+    found(lambda: Made(concatenated_with_its_double, a=Linear(6, 4), b=Linear(6, 4), out=Linear(16, 3)), 6)
 
 
 # ---- found by drawing models at random
 
 
-@case(5, 7)
-def slopes_over_copies():
+def slopes_over_copies(s: Made, x: Tensor) -> Tensor:
     """A slope for each of several copies of one tensor: slopes are not coordinates of a linear space."""
-    return Snippet(
-        lambda s, x: s.out(F.relu(F.prelu(s.a(x)[:, None].expand(-1, 3, -1, -1), s.slope)).flatten(1)), a=Linear(7, 4),
-        slope=(3,), out=Linear(60, 3),
-    )  # fmt: skip
+    return s.out(F.relu(F.prelu(s.a(x)[:, None].expand(-1, 3, -1, -1), s.slope)).flatten(1))
 
 
-@case(6)
-def linear_blocks_transposed():
+def linear_blocks_transposed(s: Made, x: Tensor) -> Tensor:
     """Nothing but linear maps around ``(2, 3)`` blocks read in both orders."""
-    return Snippet(
-        lambda s, x: s.out(y := s.a(x)) + s.other(y.unflatten(1, (2, 3)).mT.flatten(1)),
-        a=Linear(6, 6, bias=False), out=Linear(6, 3), other=Linear(6, 3),
-    )  # fmt: skip
+    return s.out(y := s.a(x)) + s.other(y.unflatten(1, (2, 3)).mT.flatten(1))
 
 
-@case(6)
-def zeros_and_a_number_per_row():
+def zeros_and_a_number_per_row(s: Made, x: Tensor) -> Tensor:
     """Zeros to which one number is added along another axis."""
-    return Snippet(
-        lambda s, x: s.out(F.relu(s.a(x)[:, :, None] + F.pad(s.b(x), (0, 2))[:, None]) @ s.w), a=Linear(6, 4),
-        b=Linear(6, 6), w=(8, 5), out=Linear(5, 3),
-    )  # fmt: skip
+    return s.out(F.relu(s.a(x)[:, :, None] + F.pad(s.b(x), (0, 2))[:, None]) @ s.w)
 
 
-@case(6)
-def grouped_transposed_convolution_of_an_outer_sum():
+def grouped_transposed_convolution_of_an_outer_sum(s: Made, x: Tensor) -> Tensor:
     """One space as channels and as positions: the filters of a unit do not belong to a position."""
-
-    def forward(self, x):
-        h = self.a(x)
-        y = F.conv_transpose1d(F.relu(h[:, :, None] + h[:, None]), self.w, groups=2)
-        return self.out(F.relu(y).flatten(1))
-
-    return Snippet(forward, a=Linear(6, 6), w=(6, 3, 1), out=Linear(36, 3))
+    h = s.a(x)
+    return s.out(F.relu(F.conv_transpose1d(F.relu(h[:, :, None] + h[:, None]), s.w, groups=2)).flatten(1))
 
 
-@case(5, 7)
-def shared_heads_of_one_projection():
+def shared_heads_of_one_projection(s: Made, x: Tensor) -> Tensor:
     """Grouped queries whose keys and values are one projection: scores do not carry the head dimension."""
-
-    def forward(self, x):
-        q = self.q(x).unflatten(-1, (4, 2)).transpose(1, 2)
-        k = self.k(x).unflatten(-1, (2, 2)).transpose(1, 2)
-        y = F.scaled_dot_product_attention(q, k, k, enable_gqa=True).transpose(1, 2).flatten(2)
-        return self.out(F.relu(y))
-
-    return Snippet(forward, q=Linear(7, 8), k=Linear(7, 4), out=Linear(8, 3))
+    q, k = (f(x).unflatten(-1, (-1, 2)).transpose(1, 2) for f in (s.q, s.k))
+    return s.out(F.relu(F.scaled_dot_product_attention(q, k, k, enable_gqa=True).transpose(1, 2).flatten(2)))
 
 
-@pytest.mark.parametrize("name", ["slopes_over_copies", "linear_blocks_transposed", "shared_heads_of_one_projection"])
+DRAWN = {  # the shape of the inputs, the model
+    "slopes": ((5, 7), lambda: Made(slopes_over_copies, a=Linear(7, 4), slope=(3,), out=Linear(60, 3))),
+    "blocks": ((6,), lambda: Made(
+        linear_blocks_transposed, a=Linear(6, 6, bias=False), out=Linear(6, 3), other=Linear(6, 3))),
+    "zeros": ((6,), lambda: Made(
+        zeros_and_a_number_per_row, a=Linear(6, 4), b=Linear(6, 6), w=(8, 5), out=Linear(5, 3))),
+    "outer sum": ((6,), lambda: Made(
+        grouped_transposed_convolution_of_an_outer_sum, a=Linear(6, 6), w=(6, 3, 1), out=Linear(36, 3))),
+    "heads": ((5, 7), lambda: Made(
+        shared_heads_of_one_projection, q=Linear(7, 8), k=Linear(7, 4), out=Linear(8, 3))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_drawn_at_random(name):
-    sym = found(name)
+    shape, make = DRAWN[name]
+    sym = found(make, *shape)
     linear = {s.name for s in sym.spaces if s.group.mixes}
     assert not any(linear & set(s.parents) for s in sym.spaces)  # else two elements would not compose to a third
 
 
 @pytest.mark.parametrize("activation", [F.hardswish, F.logsigmoid])
 def test_pointwise_functions_without_a_tag(activation):
-    CASES["untagged"] = lambda: (
-        Snippet(lambda s, x: s.out(activation(s.a(x))), a=Linear(6, 8), out=Linear(8, 3)), (6,)
-    )  # fmt: skip
-    assert [(s.size, s.group.permutes, s.group.scales) for s in found("untagged").spaces] == [(8, True, 0)]
+    spaces = found(lambda: around(activation), 6).spaces
+    assert [(s.size, s.group.permutes, s.group.scales) for s in spaces] == [(8, True, 0)]
 
 
-@case(3, 6, 6)
-def circular_padding():
+def test_new_memory_fixes_nothing():
     conv = lambda i, o: nn.Conv2d(i, o, 3, padding=1, padding_mode="circular")
-    return Snippet(
-        lambda s, x: s.out(F.relu(s.b(F.relu(s.a(x)))).mean((2, 3))), a=conv(3, 4), b=conv(4, 5), out=Linear(5, 3)
-    )
-
-
-@case(6)
-def written_into_new_memory():
-    return Snippet(lambda s, x: s.out(torch.empty_like(h := s.a(x)).copy_(F.relu(h))), a=Linear(6, 8), out=Linear(8, 3))
-
-
-@pytest.mark.parametrize("name", ["circular_padding", "written_into_new_memory"])
-def test_new_memory_fixes_nothing(name):
-    assert found(name).spaces
+    run = lambda s, x: s.out(F.relu(s.b(F.relu(s.a(x)))).mean((2, 3)))
+    assert found(lambda: Made(run, a=conv(3, 4), b=conv(4, 5), out=Linear(5, 3)), 3, 6, 6).spaces
+    assert found(lambda: around(lambda h: torch.empty_like(h).copy_(F.relu(h))), 6).spaces
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -442,64 +348,48 @@ def test_parents_of_parents_are_parents(seed):
         y = torch.einsum("bijk,jkl->bijl", y, self.w) if seed else torch.einsum("bijk,ijkl->bijl", y, self.v)
         return self.out(F.relu(y).flatten(1))
 
-    CASES["nested"] = lambda: (
-        Snippet(forward, a=Linear(6, 12), w=(3, 2, 4), v=(2, 3, 2, 4), out=Linear(24, 3)), (6,)
-    )  # fmt: skip
-    parents = {s.name: set(s.parents) for s in found("nested").spaces}
+    sym = found(lambda: Made(forward, a=Linear(6, 12), w=(3, 2, 4), v=(2, 3, 2, 4), out=Linear(24, 3)), 6)
+    parents = {s.name: set(s.parents) for s in sym.spaces}
     assert all(parents.get(p, set()) <= above for above in parents.values() for p in above)
 
 
 def test_a_copy_of_an_activation_is_read():
-    CASES["copied"] = lambda: (
-        Snippet(lambda s, x: s.out(F.relu(copy.deepcopy(s.a(x).detach()))), a=Linear(6, 8), out=Linear(8, 3)), (6,)
-    )  # fmt: skip
-    sym = found("copied")
+    sym = found(lambda: around(lambda h: F.relu(copy.deepcopy(h.detach()))), 6)
     assert sym.path_only and not sym.spaces
 
 
 def sorted_pairs(renamed: Callable[[Tensor], Tensor]) -> nn.Module:
     """Pairs of units, halves through two functions, the places in a pair renamed, beside the pairs as before."""
 
-    def forward(self, x):
-        h = self.a(x)
+    def middle(h):
         halves = torch.cat([F.relu(h[:, :4]), torch.tanh(h[:, 4:])], 1)
-        return self.out(renamed(halves.unflatten(1, (4, 2))).flatten(1) * h)
+        return renamed(halves.unflatten(1, (4, 2))).flatten(1) * h
 
-    return Snippet(forward, a=Linear(6, 8), out=Linear(8, 3))
+    return around(middle)
 
 
 RENAMED = {
     "sorted": lambda h: h.sort(2).values, "largest": lambda h: h.topk(2, 2).values, "picked": lambda h: h[:, :, [1, 0]],
     "turned": lambda h: h.flip(2), "gathered": lambda h: h.gather(2, torch.tensor([1, 0]).expand_as(h)),
 }  # fmt: skip
-CASES.update({f"pairs_{n}": lambda f=f: (sorted_pairs(f), (6,)) for n, f in RENAMED.items()})
 
 
 @pytest.mark.parametrize("name", RENAMED)
 def test_places_that_are_renamed_have_no_elements_of_their_own(name):
-    spaces = found(f"pairs_{name}").spaces
+    spaces = found(lambda: sorted_pairs(RENAMED[name]), 6).spaces
     assert sorted((s.size, s.group.scales, s.parents) for s in spaces) == [(2, 0, ()), (2, 1, ())]
 
 
 # ---- parameters that are no real numbers
 
 
-class Grid(nn.Module):
-    """Weights on a grid of whole numbers, with real gains."""
-
-    def __init__(self):
-        super().__init__()
-        whole = torch.randint(-50, 50, (8, 6), dtype=torch.int8)
-        self.whole, self.gain = nn.Parameter(whole, requires_grad=False), nn.Parameter(torch.rand(8) + 0.5)
-        self.out = Linear(8, 3)
-
-    def forward(self, x):
-        return self.out(F.relu(x @ self.whole.to(x.dtype).T * self.gain))
-
-
 def test_whole_numbers_are_permuted_only():
-    CASES["grid"] = lambda: (Grid(), (6,))
-    (space,) = found("grid").spaces
+    def grid():
+        whole = nn.Parameter(torch.randint(-50, 50, (8, 6), dtype=torch.int8), requires_grad=False)
+        run = lambda s, x: s.out(F.relu(x @ s.whole.to(x.dtype).T * s.gain))
+        return Made(run, whole=whole, gain=nn.Parameter(torch.rand(8) + 0.5), out=Linear(8, 3))
+
+    (space,) = found(grid, 6).spaces
     assert space.group == PositiveMonomial(space.size)  # the gain has a scale
 
 
@@ -508,18 +398,17 @@ def test_a_stack_rounded_to_whole_numbers_is_permuted_only():
         first, second = torch.stack([F.relu(self.a(x)) * 3, F.relu(self.b(x)) * 3]).long().to(x.dtype)
         return self.out(first) + self.out(second)
 
-    CASES["rounded"] = lambda: (Snippet(forward, a=Linear(6, 5), b=Linear(6, 5), out=Linear(5, 3)), (6,))
-    assert [s.group for s in found("rounded").spaces] == [Permutation(5)]
+    sym = found(lambda: Made(forward, a=Linear(6, 5), b=Linear(6, 5), out=Linear(5, 3)), 6)
+    assert [s.group for s in sym.spaces] == [Permutation(5)]
 
 
 def test_what_is_written_into_whole_numbers_is_permuted_only():
-    def forward(self, x):
-        h = torch.zeros(len(x), 5, dtype=torch.long)
-        h[:] = F.relu(self.a(x)) * 3
-        return self.out(h.to(x.dtype))
+    def written(h):
+        whole = torch.zeros(len(h), 8, dtype=torch.long)
+        whole[:] = F.relu(h) * 3
+        return whole.to(h.dtype)
 
-    CASES["written"] = lambda: (Snippet(forward, a=Linear(6, 5), out=Linear(5, 3)), (6,))
-    assert [s.group for s in found("written").spaces] == [Permutation(5)]
+    assert [s.group for s in found(lambda: around(written), 6).spaces] == [Permutation(8)]
 
 
 def test_units_told_apart_after_a_sum_over_what_is_inside_them_keep_their_own():
@@ -530,10 +419,7 @@ def test_units_told_apart_after_a_sum_over_what_is_inside_them_keep_their_own():
         scores = (q @ k.mT).softmax(-1)
         return self.out((scores[:, 0] - scores[:, 1]).mean(-1).permute(1, 2, 0))
 
-    CASES["differential"] = lambda: (
-        Snippet(forward, q=Linear(6, 12), k=Linear(6, 12), out=Linear(2, 3)), (5, 6)
-    )  # fmt: skip
-    assert found("differential").dim == 4 * 9
+    assert found(lambda: Made(forward, q=Linear(6, 12), k=Linear(6, 12), out=Linear(2, 3)), 5, 6).dim == 4 * 9
 
 
 def test_complex_numbers_stay_where_they_are():
@@ -559,19 +445,17 @@ MASKED: dict[str, tuple[Callable[[], nn.Module], bool]] = {
 
 def masked(pick: Callable[[nn.Module, Tensor], Tensor], **parts) -> nn.Module:
     """Four units, three of which are picked, and six features each."""
-    return Snippet(
+    return Made(
         lambda s, x: s.out(F.relu(s.b(F.relu(pick(s, s.a(x))))).flatten(1)), a=Linear(5, 6), b=Linear(6, 7),
         out=Linear(21, 3), **parts,
     )  # fmt: skip
 
 
-CASES.update({f"masked_{name}": lambda make=make: (make(), (4, 5)) for name, (make, _) in MASKED.items()})
-
-
 @pytest.mark.parametrize("name", MASKED)
 def test_masks_fix_what_they_pick_from_and_only_data_decides_a_path(name):
-    sym = found(f"masked_{name}")
-    assert sym.path_only == MASKED[name][1]
+    make, path_only = MASKED[name]
+    sym = found(make, 4, 5)
+    assert sym.path_only == path_only
     assert sorted(s.size for s in sym.spaces if s.group.permutes) == [6, 7]
 
 
@@ -579,27 +463,26 @@ def test_masks_fix_what_they_pick_from_and_only_data_decides_a_path(name):
 
 
 def force(activation: Callable) -> nn.Module:
-    def forward(self: Snippet, x: Tensor) -> Tensor:
+    def forward(self: Made, x: Tensor) -> Tensor:
         with torch.enable_grad():
             place = x.detach().requires_grad_()
             energy = self.out(activation(self.b(activation(self.a(place)))))
             return torch.autograd.grad(energy.sum(), place, create_graph=True)[0]
 
-    return Snippet(forward, a=Linear(4, 5), b=Linear(5, 6), out=Linear(6, 1))
+    return Made(forward, a=Linear(4, 5), b=Linear(5, 6), out=Linear(6, 1))
 
 
 FORCES = {"relu": "PositiveMonomial", "tanh": "SignedPermutation", "silu": "Permutation", "softplus": "Permutation"}
-CASES.update({f"force_{name}": lambda name=name: (force(getattr(F, name)), (4,)) for name in FORCES})
 
 
 @pytest.mark.parametrize("name", FORCES)
 def test_forces_have_the_symmetries_of_their_energy(name):
-    groups = [repr(space.group) for space in found(f"force_{name}").spaces]
+    groups = [repr(space.group) for space in found(lambda: force(getattr(F, name)), 4).spaces]
     assert groups == [f"{FORCES[name]}({n})" for n in (5, 6)]
 
 
 W = (5,)
-SCALES: dict[str, tuple[int, bool, Callable[[Snippet, Tensor], Tensor]]] = {  # scales of 5 units, whether they permute
+SCALES: dict[str, tuple[int, bool, Callable[[Made, Tensor], Tensor]]] = {  # scales of 5 units, whether they permute
     "angle": (5, True, lambda s, h: torch.atan2(h, s.w)),
     "length": (5, True, lambda s, h: torch.hypot(h, s.w)),
     "rest": (5, True, lambda s, h: torch.remainder(h, s.w)),
@@ -623,20 +506,17 @@ SCALES: dict[str, tuple[int, bool, Callable[[Snippet, Tensor], Tensor]]] = {  # 
 }  # fmt: skip
 
 
-def between(middle: Callable[[Snippet, Tensor], Tensor]) -> nn.Module:
-    return Snippet(
+def between(middle: Callable[[Made, Tensor], Tensor]) -> nn.Module:
+    return Made(
         lambda s, x: s.out(F.gelu(s.b(middle(s, s.i(x))))), i=Linear(6, 5), a=Linear(5, 5), w=W, m=(5, 5),
         b=Linear(5, 4), out=Linear(4, 2),
     )  # fmt: skip
 
 
-CASES.update({f"between_{name}": lambda f=f: (between(f), (6,)) for name, (_, _, f) in SCALES.items()})
-
-
 @pytest.mark.parametrize("name", SCALES)
 def test_functions_of_several_numbers_let_through_what_their_laws_say(name):
-    dim, permuted, _ = SCALES[name]
-    sym = found(f"between_{name}")
+    dim, permuted, middle = SCALES[name]
+    sym = found(lambda: between(middle), 6)
     assert not sym.unknown_ops
     layout = sym.layouts["i.weight"].axes[0]
     groups = {s.name: s.group for s in sym.spaces}
@@ -645,7 +525,7 @@ def test_functions_of_several_numbers_let_through_what_their_laws_say(name):
     assert (group.scales * group.n if group is not None else 0) == dim
 
 
-MATRICES: dict[str, tuple[int, Callable[[Snippet, Tensor], Tensor]]] = {  # of u (4, 5) and v (5, 4), the dimension
+MATRICES: dict[str, tuple[int, Callable[[Made, Tensor], Tensor]]] = {  # of u (4, 5) and v (5, 4), the dimension
     "trace": (25 + 16 - 1, lambda s, x: torch.trace(s.u @ s.v) * x),
     "sum_of_the_diagonal": (25 + 16 - 1, lambda s, x: (s.u @ s.v).diagonal().sum() * x),
     "determinant": (25 + 16 - 1, lambda s, x: torch.linalg.det(s.u @ s.v) * x),
@@ -653,22 +533,18 @@ MATRICES: dict[str, tuple[int, Callable[[Snippet, Tensor], Tensor]]] = {  # of u
     "singular_values": (25 + 6 + 6, lambda s, x: torch.linalg.svdvals(s.u @ s.v).sum() * x),
     "squared_difference": (25 + 6 + 6, lambda s, x: F.mse_loss(s.u @ s.v, torch.zeros(4, 4).double()) * x),
 }
-CASES.update({
-    f"matrices_{name}": lambda f=f: (Snippet(f, u=(4, 5), v=(5, 4)), (3,)) for name, (_, f) in MATRICES.items()
-})  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_functions_of_matrices_let_through_what_their_laws_say(name):
-    sym = found(f"matrices_{name}")
-    assert (sym.dim, sym.unknown_ops) == (MATRICES[name][0], ())
+    dim, run = MATRICES[name]
+    sym = found(lambda: Made(run, u=(4, 5), v=(5, 4)), 3)
+    assert (sym.dim, sym.unknown_ops) == (dim, ())
 
 
 def test_matrices_along_a_diagonal_keep_their_units():
-    CASES["blocks"] = lambda: (
-        Snippet(lambda s, x: (x @ torch.block_diag(s.u, s.v)).relu() @ s.w, u=(3, 4), v=(3, 2), w=(6, 2)), (6,)
-    )  # fmt: skip
-    sym = found("blocks")
+    run = lambda s, x: (x @ torch.block_diag(s.u, s.v)).relu() @ s.w
+    sym = found(lambda: Made(run, u=(3, 4), v=(3, 2), w=(6, 2)), 6)
     assert [s.group for s in sym.spaces] == [PositiveMonomial(4), PositiveMonomial(2)]
 
 
@@ -686,17 +562,13 @@ UNITS = {  # what is left of the 4 hidden units of ``a`` (6, 4) and ``b`` (4, 3)
     "one_number_on_the_diagonal": (0, True, lambda s, h: F.relu(F.relu(h) @ torch.diag(s.d[:1].expand(4))) @ s.b),
     "beside_the_diagonal": (0, False, lambda s, h: F.relu(F.pad(F.relu(h), (0, 1)) @ torch.diag(s.d, 1)) @ s.e),
 }  # fmt: skip
-CASES.update({
-    f"units_{name}": lambda f=f: (
-        Snippet(lambda s, x: f(s, x @ s.a), a=(6, 4), b=(4, 3), w=(4, 4), c=(16, 3), d=(4,), e=(5, 3)), (6,)
-    ) for name, (_, _, f) in UNITS.items()
-})  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNITS)
 def test_identity_and_diagonal_matrices_permute_with_their_units(name):
-    sym = found(f"units_{name}")
-    dim, permutes, _ = UNITS[name]
+    dim, permutes, run = UNITS[name]
+    shapes = {"a": (6, 4), "b": (4, 3), "w": (4, 4), "c": (16, 3), "d": (4,), "e": (5, 3)}
+    sym = found(lambda: Made(lambda s, x: run(s, x @ s.a), **shapes), 6)
     kept = [s for s in sym.spaces if s.name == "a[1]"]
     assert bool(kept and kept[0].group.permutes) == permutes
     assert kept[0].group.scales * 4 == dim if kept else not dim
@@ -713,12 +585,9 @@ LOSSES = {
         s.out(F.relu(s.h(x))).log_softmax(-1)[:, None], torch.tensor([[1]]), (len(x),), (1,)
     ),
 }
-CASES.update({
-    f"loss_{name}": lambda f=f: (Snippet(f, h=Linear(6, 5), out=Linear(5, 2)), (6,)) for name, f in LOSSES.items()
-})  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_known(name):
-    sym = found(f"loss_{name}")
+    sym = found(lambda: Made(LOSSES[name], h=Linear(6, 5), out=Linear(5, 2)), 6)
     assert (sym.dim, sym.unknown_ops, sym.path_only) == (5, (), False)

@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 import torch
 from handmade import MAKERS, leaf, make, tensor
+from made import Function, Made
 from torch import nn
 
 from intertwine.errors import VerificationError
@@ -72,22 +73,16 @@ def test_wrong_symmetries_raise(maker, kind):
         verify(sym, model, x)
 
 
-class Ignored(nn.Module):
+def ignored():
     """The hidden space never reaches the output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = make("mlp")[0]
-
-    def forward(self, x):
-        return x + 0 * self.net(x).sum()
+    return Made(lambda m, x: x + 0 * m.net(x).sum(), net=make("mlp")[0])
 
 
 def test_without_power_it_raises():
     _, sym, x = make("mlp")
     sym = replace(sym, layouts={f"net.{n}": lay for n, lay in sym.layouts.items()})
     with pytest.raises(VerificationError, match="a negative control must fail"):
-        verify(sym, Ignored(), x)
+        verify(sym, ignored(), x)
 
 
 def test_spaces_that_are_not_seen_are_listed():
@@ -101,21 +96,15 @@ def test_spaces_that_are_not_seen_are_listed():
     assert report.unseen == ("a",) and "not seen by these inputs: a" in str(report)
 
 
-class Casting(nn.Module):
+def lowering(lower):
     """Goes through float32 inside: by a cast, as some models do in their norms, or by a sum in float32."""
-
-    def __init__(self, lower) -> None:
-        super().__init__()
-        self.net, self.lower = make("mlp")[0], lower
-
-    def forward(self, x):
-        return self.net[2:](self.lower(self.net[:2](x)).to(x.dtype))
+    return Made(lambda m, x: m.net[2:](lower(m.net[:2](x)).to(x.dtype)), net=make("mlp")[0])
 
 
 def casting(lower):
     _, sym, x = make("mlp")
     sym = replace(sym, layouts={f"net.{n}": lay for n, lay in sym.layouts.items()})
-    return verify(sym, Casting(lower), x)
+    return verify(sym, lowering(lower), x)
 
 
 def test_casts_inside_the_model_are_left_out():
@@ -176,7 +165,13 @@ def test_all_spaces_together_only():
 def test_batch_norm_without_a_gain_and_nearly_dead_channels(randomise):
     torch.manual_seed(0)
     conv, head = nn.Conv2d(2, 6, 3), nn.Linear(6, 3)
-    model = nn.Sequential(conv, nn.BatchNorm2d(6, affine=False), nn.ReLU(), nn.Flatten(2), Mean(), head).double().eval()
+    model = (
+        nn.Sequential(
+            conv, nn.BatchNorm2d(6, affine=False), nn.ReLU(), nn.Flatten(2), Function(lambda x: x.mean(-1)), head
+        )
+        .double()
+        .eval()
+    )
     model[1].running_var.copy_(torch.tensor([1e-6, 0.0, 1.0, 2.0, 0.5, 1e-6]))
     x = torch.randn(4, 2, 6, 6).double()
     sym = symmetries(model, x)
@@ -189,8 +184,3 @@ def test_batch_norm_without_a_gain_and_nearly_dead_channels(randomise):
         assert not g.restrict(kinds={"scale"}).is_identity(0.0)
     with pytest.raises(ValueError, match="admissible"):
         [sym.act(sym.random(seed), model) for seed in range(20)]
-
-
-class Mean(nn.Module):
-    def forward(self, x):
-        return x.mean(-1)

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from completeness import completeness
+from made import Made
 from sandwich import prove
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -67,17 +68,12 @@ def test_rule_over_space(name):
     function, expected, rank = CASES[name]
     conv = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[rank]
 
-    class Between(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = conv(3, 8, 1), conv(8, 2, 1)
-
-        def forward(self, x):
-            torch.manual_seed(1)
-            return self.b(function(self.a(x)))
+    def run(m, x):
+        torch.manual_seed(1)
+        return m.b(function(m.a(x)))
 
     torch.manual_seed(0)
-    model, x = Between().double(), torch.randn(2, 3, *(6, 6, 4)[:rank]).double()
+    model, x = Made(run, a=conv(3, 8, 1), b=conv(8, 2, 1)).double(), torch.randn(2, 3, *(6, 6, 4)[:rank]).double()
     sym = prove(model, x)
     space = next((s for s in sym.spaces if s.name == "a.weight[0]" and s.group.permutes), None)
     found = None if space is None else G if space.group.is_general else (sym.dim, space.group.signs)
@@ -103,36 +99,29 @@ def test_packed_sequences(cell):
     assert not sym.unknown_ops and not sym.path_only  # lengths that are constants decide nothing
 
 
-class Bilinear(nn.Module):
-    def __init__(self, between):
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(3, 5), nn.Bilinear(4, 5, 6)
-        self.o, self.between = nn.Linear(6, 2), between
-
-    def forward(self, x):
-        return self.o(self.between(self.c(self.a(x), self.b(x))))
+def bilinear(between):
+    return Made(
+        lambda m, x: m.o(between(m.c(m.a(x), m.b(x)))), a=nn.Linear(3, 4), b=nn.Linear(3, 5), c=nn.Bilinear(4, 5, 6),
+        o=nn.Linear(6, 2),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("between", "dimension"), [(torch.relu, 16 + 25 + 6), (lambda h: h, 16 + 25 + 36)])
 def test_bilinear_layers(between, dimension):
     torch.manual_seed(0)
-    model, x = Bilinear(between).double(), torch.randn(7, 3).double()
+    model, x = bilinear(between).double(), torch.randn(7, 3).double()
     sym = prove(model, x)
     assert sym.dim == dimension and not sym.unknown_ops
 
 
 def test_both_sides_of_a_bilinear_layer_may_be_one_tensor():
-    class Squared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.c, self.o = nn.Linear(4, 3), nn.Bilinear(3, 3, 4), nn.Linear(4, 5)
-
-        def forward(self, x):
-            h = self.a(x)
-            return self.o(self.c(h, h.relu()).relu())
+    def run(m, x):
+        h = m.a(x)
+        return m.o(m.c(h, h.relu()).relu())
 
     torch.manual_seed(0)
-    model, x = Squared().double(), torch.randn(80, 4).double()
+    squared = Made(run, a=nn.Linear(4, 3), c=nn.Bilinear(3, 3, 4), o=nn.Linear(4, 5))
+    model, x = squared.double(), torch.randn(80, 4).double()
     sym = symmetries(model, x)
     assert [s.size for s in sym.spaces] == [3, 4] and sym.dim == 7
     assert function_error(model, sym.act(sym.random(3), model), x) < 1e-12
@@ -193,13 +182,8 @@ class Displaced(nn.Module):
         return self.b(h.relu())
 
 
-class Cropped(nn.Module):
-    def __init__(self, crop):
-        super().__init__()
-        self.a, self.b, self.crop = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1), crop
-
-    def forward(self, x):
-        return self.b(self.crop(self.a(x)))
+def cropped(crop):
+    return Made(lambda m, x: m.b(crop(m.a(x))), a=nn.Conv2d(3, 8, 1), b=nn.Conv2d(8, 2, 1))
 
 
 @pytest.mark.usefixtures("vision")
@@ -207,7 +191,7 @@ def test_regions_and_displaced_convolutions():
     mean = lambda h: torch.ops.torchvision.roi_align(h, BOXES, 1.0, 2, 2, 0, False)
     largest = lambda h: torch.ops.torchvision.roi_pool(h, BOXES, 1.0, 2, 2)[0]
     models = {
-        64: Cropped(mean), 8: Cropped(largest), 64 + 6: Displaced(), 2 * 16 + 6: Displaced(groups=2)
+        64: cropped(mean), 8: cropped(largest), 64 + 6: Displaced(), 2 * 16 + 6: Displaced(groups=2)
     }  # fmt: skip
     for dimension, model in models.items():
         torch.manual_seed(0)
