@@ -3,6 +3,9 @@
 import copy
 import functools
 import itertools
+import os
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -256,6 +259,35 @@ def test_an_architecture_does_not_hang_on_addresses():
     assert architecture(one) == architecture(two) != architecture(of_function(None))
     slopes = [of_function(functools.partial(F.leaky_relu, negative_slope=slope)) for slope in (0.1, 0.1, 0.2)]
     assert architecture(slopes[0]) == architecture(slopes[1]) != architecture(slopes[2])
+
+
+def test_what_a_function_closes_over_is_part_of_an_architecture():
+    def power(p):
+        run = lambda x: x.abs() ** p if p else run(x)  # which closes over itself too
+        return of_function(run)
+
+    assert architecture(power(2)) == architecture(power(2)) != architecture(power(3))
+
+
+IN_A_PROCESS = """
+import torch.nn.functional as F
+from torch import nn
+from intertwine.similarity.comparison.untrained import architecture
+class Net(nn.Linear):
+    def forward(self, x, act=F.gelu):
+        return act(x) if self.in_features in {"a", "b", "c", "d"} else x
+print(architecture(Net(2, 3)))
+"""
+
+
+def test_an_architecture_is_the_same_in_every_process():
+    """Or statistics that ``compare_many`` keeps in a folder would never be found again."""
+    said = {
+        subprocess.run([sys.executable, "-c", IN_A_PROCESS], env={**os.environ, "PYTHONHASHSEED": seed},
+                       capture_output=True, text=True, check=True).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(said) == 1 and "forward" in said.pop()
 
 
 def test_models_from_two_directories_are_of_one_architecture(tmp_path):

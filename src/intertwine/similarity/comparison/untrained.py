@@ -23,6 +23,7 @@ from ..inference import Resampling, given
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
 _FRESH = 738_145_000  # added to seeds: none that people give their own networks
 _BY_HAND = re.compile(r"\binit\.\w+_\(|\.apply\((?!self\._init_weights\b)")  # weights drawn where a module is built
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")  # another one in every process
 _MARKS = 1000  # numbers of a tensor that are looked at
 CUT_SHORT = "Interrupted: no untrained networks stand beside these."
 _PLAIN = vars(nn.Module()).keys()  # attributes that every module has
@@ -148,7 +149,7 @@ def architecture(model: nn.Module) -> tuple[Any, ...]:
 
     def described(value: Any) -> str:
         if id(value) not in known:
-            known[id(value)] = repr(_code(value))
+            known[id(value)] = _ADDRESS.sub("", repr(_code(value)))
         return known[id(value)]
 
     modules = [
@@ -166,19 +167,37 @@ def _matters(module: nn.Module, key: str, value: Any) -> bool:
     return not said and key not in _PLAIN and not isinstance(value, Tensor | nn.Module)
 
 
-def _code(value: Any) -> Any:
-    """What a function or class does, as far as it is written in Python; anything else as it is."""
+def _code(value: Any, inside: tuple[Any, ...] = ()) -> Any:
+    """What a function or class does, as far as it is written in Python; anything else as it is.
+
+    A function does what it does by all that it closes over; what it stands ``inside`` of is not described again.
+    """
+    if any(value is one for one in inside):
+        return "itself"
+    inside = (*inside, value)
     if isinstance(value, type):
         own = [kind for kind in value.__mro__ if not kind.__module__.startswith(("torch.nn.", "builtins"))]
         written = ((k, v) for kind in own for k, v in vars(kind).items() if inspect.isfunction(v))
-        return value.__qualname__, [(k, _code(v)) for k, v in written]
+        return value.__qualname__, [(k, _code(v, inside)) for k, v in written]
     if code := getattr(value, "__code__", value if isinstance(value, CodeType) else None):
-        return code.co_code, code.co_names, [*map(_code, code.co_consts)], getattr(value, "__defaults__", None)
+        parts = [_code(one, inside) for one in (*code.co_consts, *_closed_over(value))]
+        return code.co_code, code.co_names, parts, getattr(value, "__defaults__", None)
     if isinstance(value, partial):
-        return _code(value.func), value.args, value.keywords
+        return _code(value.func, inside), value.args, value.keywords
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))  # the same in every process
     if type(value).__repr__ is object.__repr__:  # which would tell its address alone
-        return _code(type(value))
+        return _code(type(value), inside)
     return getattr(value, "__qualname__", value)
+
+
+def _closed_over(function: Any) -> Iterator[Any]:
+    """Values of a function's variables that are another function's, but the class that it stands in."""
+    cells = getattr(function, "__closure__", None) or ()
+    for name, cell in zip(function.__code__.co_freevars if cells else (), cells):
+        if name != "__class__":
+            with suppress(ValueError):  # not set yet
+                yield cell.cell_contents
 
 
 def known_by(
