@@ -171,8 +171,8 @@ FUNCTIONS = {
     GeneralLinear: (functools.partial(F.leaky_relu, negative_slope=1.0),),
     Monomial: (torch.abs, torch.square),
     PositiveMonomial: (F.relu, torch.relu, functools.partial(F.leaky_relu, negative_slope=0.2, inplace=True)),
-    SignedPermutation: (torch.tanh, torch.sin),
-    Permutation: (torch.cos, F.silu, functools.partial(F.gelu, approximate="tanh")),
+    SignedPermutation: (torch.tanh, torch.sin, torch.cos),
+    Permutation: (F.silu, functools.partial(F.gelu, approximate="tanh")),
 }
 READ = [(kind, given) for table in (MODULES, FUNCTIONS) for kind, some in table.items() for given in some]
 
