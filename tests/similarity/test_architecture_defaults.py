@@ -269,6 +269,21 @@ def test_what_a_function_closes_over_is_part_of_an_architecture():
     assert architecture(power(2)) == architecture(power(2)) != architecture(power(3))
 
 
+@pytest.mark.parametrize("held", [lambda f: {"acts": [f]}, lambda f: functools.partial(map, f)])
+def test_functions_in_containers_and_keywords_are_told_apart(held):
+    def power(p):
+        return of_function(held((lambda x: x**2) if p == 2 else (lambda x: x**3)))
+
+    def keyword(p):
+        def run(x, *, to=p):
+            return x**to
+
+        return of_function(run)
+
+    for make in (power, keyword):
+        assert architecture(make(2)) == architecture(make(2)) != architecture(make(3))
+
+
 IN_A_PROCESS = """
 import torch.nn.functional as F
 from torch import nn

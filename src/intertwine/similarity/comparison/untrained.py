@@ -23,7 +23,7 @@ from ..inference import Resampling, given
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
 _FRESH = 738_145_000  # added to seeds: none that people give their own networks
 _BY_HAND = re.compile(r"\binit\.\w+_\(|\.apply\((?!self\._init_weights\b)")  # weights drawn where a module is built
-_ADDRESS = re.compile(" at 0x[0-9a-f]+")  # another one in every process
+_ADDRESS = re.compile("(?<!<lambda>) at 0x[0-9a-f]+")  # another one in every process; all that tells lambdas apart
 _MARKS = 1000  # numbers of a tensor that are looked at
 CUT_SHORT = "Interrupted: no untrained networks stand beside these."
 _PLAIN = vars(nn.Module()).keys()  # attributes that every module has
@@ -181,9 +181,14 @@ def _code(value: Any, inside: tuple[Any, ...] = ()) -> Any:
         return value.__qualname__, [(k, _code(v, inside)) for k, v in written]
     if code := getattr(value, "__code__", value if isinstance(value, CodeType) else None):
         parts = [_code(one, inside) for one in (*code.co_consts, *_closed_over(value))]
-        return code.co_code, code.co_names, parts, getattr(value, "__defaults__", None)
+        given = [getattr(value, of, None) for of in ("__defaults__", "__kwdefaults__")]
+        return code.co_code, code.co_names, parts, _code(given, inside)
     if isinstance(value, partial):
-        return _code(value.func, inside), value.args, value.keywords
+        return _code([value.func, value.args, value.keywords], inside)
+    if type(value) in (tuple, list):
+        return [_code(one, inside) for one in value]
+    if type(value) is dict:
+        return [(key, _code(one, inside)) for key, one in value.items()]
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))  # the same in every process
     if type(value).__repr__ is object.__repr__:  # which would tell its address alone
