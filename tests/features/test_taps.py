@@ -12,7 +12,7 @@ import intertwine as iw
 from intertwine._nested import tensors_in
 from intertwine.features import collect, layers, tap
 from intertwine.features.activations import watching
-from intertwine.features.batches import length, regroup, repeatable, size
+from intertwine.features.batches import join, length, regroup, repeatable, size
 from intertwine.programs import capture
 
 
@@ -299,6 +299,8 @@ def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
         assert sum(size(g) for g in groups) == len(x)
         assert all(torch.equal(torch.cat(part), x) for part in zip(*map(tensors_in, groups)))
         assert len(groups) == 1 or min(size(g) for g in groups) >= 4
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:-1]
+        assert all(torch.equal(one, x[order]) for one in tensors_in(join([wrap(p) for p in x.split(sizes)], order)))
     plain = list(regroup(x.split(sizes), at_least=4))
     assert torch.equal(torch.cat(plain), x)
 

@@ -47,11 +47,6 @@ def head(batch: Any, examples: int) -> Any:
     return _batch(example(batch, examples))
 
 
-def take(batch: Any, index: Tensor) -> Any:
-    """A batch of the examples ``index``, without labels, as :func:`head` gives it."""
-    return _batch(_rows(batch, lambda x: x[index.to(x.device)]))
-
-
 def _rows(batch: Any, some: Callable[[Tensor], Tensor]) -> Any:
     n = size(batch)
     return map_tensors(_inputs(batch), lambda x: some(x) if x.ndim and x.shape[0] == n else x)
@@ -61,15 +56,17 @@ def _batch(inputs: Any) -> Any:
     return inputs if isinstance(inputs, Mapping) else (inputs,)
 
 
-def join(batches: Sequence[Any]) -> Any:
-    """One batch of inputs made of several, labels left out; they must have one shape, and what is of no example equal.
+def join(batches: Sequence[Any], index: Tensor | None = None) -> Any:
+    """One batch of inputs made of several, or of some of their examples by their ``index`` among all; labels left out.
+
+    They must have one shape, and what is of no example equal.
 
     Raises:
         ValueError: If they have several shapes, or share what differs.
     """  # noqa: DOC502 - raised by the parts
-    if len(batches) == 1:
+    if len(batches) == 1 and index is None:
         return batches[0]
-    whole = _joined([_inputs(batch) for batch in batches], [*map(size, batches)])
+    whole = _joined([_inputs(batch) for batch in batches], [*map(size, batches)], index)
     return (whole,) if isinstance(whole, tuple) else whole
 
 
@@ -179,12 +176,12 @@ def _inputs(batch: Any) -> Any:
     return batch
 
 
-def _joined(values: Sequence[Any], sizes: Sequence[int]) -> Any:
+def _joined(values: Sequence[Any], sizes: Sequence[int], index: Tensor | None) -> Any:
     first = values[0]
     if isinstance(first, Mapping):
-        return with_items(first, {key: _joined([value[key] for value in values], sizes) for key in first})
+        return with_items(first, {key: _joined([value[key] for value in values], sizes, index) for key in first})
     if isinstance(first, list | tuple) and any(True for _ in tensors_in(first)):
-        return with_items(first, [_joined(parts, sizes) for parts in zip(*values, strict=True)])
+        return with_items(first, [_joined(parts, sizes, index) for parts in zip(*values, strict=True)])
     if not isinstance(first, Tensor):
         return first
     if any(x.ndim == 0 or len(x) != n for x, n in zip(values, sizes)):
@@ -197,4 +194,15 @@ def _joined(values: Sequence[Any], sizes: Sequence[int]) -> Any:
             f"batches must have inputs of one shape to be joined. Got {sorted(shapes)}. "
             "Pad or resize them, or make batches larger."
         )
-    return torch.cat(list(values))
+    return torch.cat(list(values)) if index is None else _picked(values, index)
+
+
+def _picked(values: Sequence[Tensor], index: Tensor) -> Tensor:
+    """Rows of several tensors by their index among all, without a copy of all."""
+    found, first = torch.cat([x[:0] for x in values]), 0
+    found = found.new_empty(len(index), *found.shape[1:])
+    for x in values:
+        here = (index >= first) & (index < first + len(x))
+        found[here.to(x.device)] = x[(index[here] - first).to(x.device)].to(found.dtype)
+        first += len(x)
+    return found

@@ -55,7 +55,8 @@ class Stack:
         rows = self.positions * sum(part.shape[0] for part in self._rows[0])
         wide = len(self.offset) >= WIDE and rows >= _ROWS_EACH * self.shape[1]
         self.narrow = center and not exact and wide and multiplies_half(self.device)
-        self._keeps, self._kept = keeps or self.narrow, dict[int, Tensor]()  # blocks that several tables read
+        # Blocks that several tables read; those of layers beside each other are small to round, and many to keep.
+        self._keeps, self._kept = keeps or (self.narrow and len(layers) == 1), dict[int, Tensor]()
 
     def block(self, b: int) -> Tensor:
         """Rows of a block, ``(n, positions, C)``, rounded to 16 bits where that costs nothing."""
@@ -135,7 +136,7 @@ class Table:
         for side, squares in new.items():  # when they are whole: other threads read them
             side.squares[kind] = squares
         self.squares = [side.squares[kind].cpu().unflatten(2, side.shape) for side in (x, y)]  # (F, H, L, C)
-        self.total = self._sum(slice(None), slice(None))
+        self.total = self._sum(torch.ones(self.cross.shape[:2]))
         self._halves: dict[tuple[str, int], Tensor] = {}
 
     def _add_fold(self, at: int, left: Tensor, right: Tensor, squares: dict[Stack, Tensor]) -> None:
@@ -161,16 +162,18 @@ class Table:
         cells = (self.cross[:, :, i : i + c, j : j + d] for i, j in corners)
         return torch.stack([torch.tensordot(cell, one, 2) for cell, one in zip(cells, maps)], 2).double()
 
-    def _sum(self, folds: slice, parts: slice) -> Tensor:
-        chosen = self.cross[folds, parts].flatten(0, 1).flatten(1)
-        total = (chosen.new_ones(1, len(chosen)) @ chosen).view(self.cross.shape[2:])
+    def _sum(self, weights: Tensor) -> Tensor:
+        """Products over folds and parts by their weights ``(F, H)``."""
+        every = self.cross.flatten(0, 1).flatten(1)  # read in place: halves would be large copies
+        total = (weights.to(every).view(1, -1) @ every).view(self.cross.shape[2:])
         return self._apart(total if self.rounded else total.double())
 
     def half(self, of: str, which: int) -> Tensor:
         """Products over every other fold, or over every other part of the positions."""
         if (of, which) not in self._halves:
-            some = slice(which, None, 2)
-            self._halves[of, which] = self._sum(*((slice(None), some) if of == "parts" else (some, slice(None))))
+            chosen = torch.zeros(self.cross.shape[:2])
+            (chosen.T if of == "parts" else chosen)[which::2] = 1
+            self._halves[of, which] = self._sum(chosen)
         return self._halves[of, which]
 
     def precise(self, i: int, j: int) -> tuple[Tensor, list[Tensor]]:

@@ -308,6 +308,7 @@ def gather(
     if seen < FEWEST:
         raise ValueError(f"loader must yield at least {FEWEST} examples. Got {seen}: every score would be chance.")
     found = {name: keeper.finished() for name, keeper in keepers.items()}
+    give_back()
     return {name: Network(one.layers, one.blocks, [*notes, *one.notes]) for name, one in found.items()}
 
 
@@ -345,14 +346,12 @@ def mixed(
                 f"Inputs larger than {readable(room)} are mixed in parts of {sum(sizes)} examples. If the data comes "
                 "class by class, shuffle it, or let Reading(memory=...) take more."
             )
+        order = torch.randperm(sum(sizes), generator=generator)
         try:
-            whole = batching.join(held)
-        except ValueError as error:
+            yield from (batching.join(held, index) for index in order.split(sizes))
+        except ValueError as error:  # before the first
             notes.append(f"Examples are taken in the order of the loader; it should be random: {error}")
             yield from held
-            continue
-        order = torch.randperm(sum(sizes), generator=generator)
-        yield from (batching.take(whole, index) for index in order.split(sizes))
 
 
 def _until_stopped(stream: Iterable[Any], notes: list[str]) -> Iterator[Any]:
