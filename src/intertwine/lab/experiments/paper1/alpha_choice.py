@@ -14,7 +14,7 @@ from ...data import load
 from ...statistics import Estimate, mean_of
 from ...training import Augmented
 from ..experiment import Experiment, Findings
-from ..plan import Design, PairJob, activations_of, row
+from ..plan import Design, PairJob, activations_of, cyclic_pairs, row
 from .stitched import ARMS, OURS, enter, length_of, minus, pairs_of, penalties, show_arms, telling
 
 Start = Literal["direct", "random"]
@@ -134,14 +134,15 @@ def _plan_lasso(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     zoo = plan.zoo("myrtle_cnn", s.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"),
-                   s.by_scale(3, 8, 100))  # fmt: skip
+                   s.by_scale(3, 16, 100), first=s.by_scale(0, 8, 0))  # fmt: skip
+    every = cyclic_pairs(zoo) if s.scale == "small" else None  # in the printed arm too
     for arm in ARMS:
         how = length_of(s, arm)
         if s.scale != "paper":  # few steps need a larger rate: entries move by rate x strength x steps at most
             how["recipe"] |= {"learning_rate": 1e-2}
         if s.scale == "small" and arm is OURS:
             how["recipe"] |= {"epochs": 3, "batch_size": 16}
-        enter(plan, zoo, arm, ("g_relu", *_LASSOS), **how)
+        enter(plan, zoo, arm, ("g_relu", *_LASSOS), pairs=every, **how)
     plan.note(
         "Penalties: accuracy lost, 0.01 is a point. Sparsity: share of entries of at most 1e-3 in size (v2 D.1), which "
         "is 1 - 1/n for G_ReLU.",
