@@ -306,6 +306,27 @@ def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
 def test_batches_of_other_shapes_are_not_joined():
     with pytest.raises(ValueError, match="inputs of one shape to be joined"):
         list(regroup([torch.ones(2, 3), torch.ones(2, 4)], at_least=4))
+    with pytest.raises(ValueError, match="share what is not of examples"):
+        list(regroup([{"x": torch.ones(2, 3), "scale": k} for k in (1, 2)], at_least=4))
+
+
+def test_lists_of_examples_go_with_their_examples():
+    class Shortened(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 4)
+
+        def forward(self, x, lengths):
+            kept = torch.arange(x.shape[1]) < torch.as_tensor(lengths)[:, None]
+            return self.linear((x * kept[:, :, None]).sum(1))
+
+    a, b, x, n = Shortened(), Shortened(), torch.randn(40, 5, 3), torch.randint(1, 6, (40,))
+    scores = [
+        iw.compare(a, b, [{"x": u, "lengths": of(v)} for u, v in zip(x.split(8), n.split(8))], "linear", "linear_cka",
+                   resampling=None, exact=False).scores["linear_cka"]
+        for of in (lambda v: v, lambda v: v.tolist())
+    ]  # fmt: skip
+    assert torch.equal(*scores)
 
 
 class Stream(torch.utils.data.IterableDataset):
