@@ -18,6 +18,7 @@ from ..._io import digest
 from ..._nested import tensors_in
 from ...features import Point
 from ...features import batches as batching
+from ..base import Measure
 from ..inference import Resampling, given
 
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
@@ -206,14 +207,15 @@ def _closed_over(function: Any) -> Iterator[Any]:
 
 
 def known_by(
-    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], measures: Sequence[str], drawn: Resampling,
-    first: Any, *facts: Any,
+    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], measures: Sequence[Measure[Any]], drawn: Resampling,
+    outputs: Any, first: Any, *facts: Any,
 ) -> str:  # fmt: skip
     """What scores of untrained networks depend on, in a hash; empty for networks that the caller built."""
     if not isinstance(drawn.untrained, int):
         return ""
     layers = [[(p.name, p.channel_dim) for p in some] for some in points]
-    asked = measures, drawn.untrained, drawn.null > 0, drawn.seed, *facts
+    scored = [(repr(m), _code(type(m))) for m in measures], _code(outputs)
+    asked = scored, drawn.untrained, drawn.null > 0, drawn.seed, *facts
     read = tensors_in(batching.example(first, batching.size(first)))
     return digest([repr(([architecture(m) for m in models], layers, asked)), *read])
 
