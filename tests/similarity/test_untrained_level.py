@@ -158,9 +158,11 @@ class Two(nn.Module):
 
 def test_untrained_scores_are_known_by_bandwidths_and_chosen_outputs():
     a, b = Two(), Two()
-    levels = lambda measure, output: iw.compare(
-        a, b, loader(), "", measure, resampling=Resampling(5, 0, 2), reading=iw.features.Reading(outputs=output)
-    ).untrained
+    levels = lambda measure, output: (
+        iw.compare(
+            a, b, loader(), "", measure, resampling=Resampling(5, 0, 2), reading=iw.features.Reading(outputs=output)
+        ).untrained
+    )
     assert levels("linear_cka", 0) == levels("linear_cka", 0) != levels("linear_cka", 1)
     narrow, wide = CKA(RBFKernel(0.3)), CKA(RBFKernel(30.0))
     (one,), (two,) = levels(narrow, 0).values(), levels(wide, 0).values()

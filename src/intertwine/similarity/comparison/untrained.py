@@ -1,5 +1,6 @@
 """Copies of a model with freshly drawn weights: what layers share before anything is learned."""
 
+import hashlib
 import inspect
 import re
 import sys
@@ -10,6 +11,7 @@ from itertools import zip_longest
 from types import CodeType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -192,8 +194,11 @@ def _code(value: Any, inside: tuple[Any, ...] = ()) -> Any:
         return [(key, _code(one, inside)) for key, one in value.items()]
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))  # the same in every process
+    if isinstance(value, np.ndarray):  # whose words leave the middle out
+        return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
     if type(value).__repr__ is object.__repr__:  # which would tell its address alone
-        return _code(type(value), inside)
+        own = {key: one for key, one in getattr(value, "__dict__", {}).items() if not isinstance(one, Tensor)}
+        return _code(type(value), inside), _code(own, inside)
     return getattr(value, "__qualname__", value)
 
 
