@@ -147,6 +147,17 @@ def test_a_layer_whose_untrained_level_is_not_known_neither_agrees_nor_not():
     assert agreeing(replace(found, untrained_pairs={"linear_cka": pairs})) == (["1", "5"], [])
 
 
+def test_a_layer_that_is_dead_before_training_takes_no_other_layers_level_away():
+    torch.manual_seed(0)
+    deep = nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 9), nn.ReLU())
+    flat = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 6), nn.Tanh())
+    found = iw.compare(deep, flat, loader(400), measures="linear_cka")
+    pairs = found.untrained_pairs["linear_cka"].clone()
+    pairs[:, 1] = torch.nan
+    without = replace(found, untrained_pairs={"linear_cka": pairs})
+    assert "inf" not in without.summary() and without.headline.partition(":")[0] == found.headline.partition(":")[0]
+
+
 class Two(nn.Module):
     def __init__(self):
         super().__init__()
