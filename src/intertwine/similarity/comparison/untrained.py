@@ -197,8 +197,8 @@ def _code(value: Any, inside: tuple[Any, ...] = ()) -> Any:
     if isinstance(value, np.ndarray):  # whose words leave the middle out
         return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
     if type(value).__repr__ is object.__repr__:  # which would tell its address alone
-        own = {key: one for key, one in getattr(value, "__dict__", {}).items() if not isinstance(one, Tensor)}
-        return _code(type(value), inside), _code(own, inside)
+        held = {key: one for key, one in getattr(value, "__dict__", {}).items() if not isinstance(one, Tensor)}
+        return _code(type(value), inside), _code(held, inside)
     return getattr(value, "__qualname__", value)
 
 
