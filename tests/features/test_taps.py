@@ -443,3 +443,14 @@ def test_what_torch_computes_inside_a_module_is_no_point():
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
     assert [p.name for p in layers(model, torch.randn(3, 5, 8)) if p.activation] == ["layers.0.relu", "layers.1.relu"]
     assert [p.name for p in layers(nn.LSTM(4, 5, batch_first=True), torch.randn(3, 6, 4))] == [""]
+
+
+def test_encoders_with_padded_positions_are_read_layer_by_layer():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = Made(lambda m, x, mask: m.inner(x, src_key_padding_mask=mask), inner=nn.TransformerEncoder(layer, 2)).eval()
+    x, padded = torch.randn(6, 5, 8), torch.arange(5) >= torch.tensor([[5], [3], [2], [5], [4], [1]])
+    fast, at = torch.backends.mha.get_fastpath_enabled(), ["inner.layers.0.relu", "inner.layers.1", "inner"]
+    features = collect(model, [{"x": x, "mask": padded}], at)
+    assert features[at[0]].shape == (6, 5, 16) and torch.backends.mha.get_fastpath_enabled() == fast
+    assert torch.equal(features[at[1]], features["inner"])
+    torch.testing.assert_close(features["inner"][~padded], model(x, padded)[~padded].detach())
