@@ -158,6 +158,14 @@ def test_a_layer_that_is_dead_before_training_takes_no_other_layers_level_away()
     assert "inf" not in without.summary() and without.headline.partition(":")[0] == found.headline.partition(":")[0]
 
 
+def test_drawing_untrained_networks_leaves_random_numbers_of_accelerators_alone(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    for model in (Defaulted(), nn.Sequential(nn.Linear(5, 8), nn.ReLU())):  # built again, and reset by its modules
+        assert isinstance(Redrawn(model)(0), nn.Module)
+    assert not seeds
+
+
 class Two(nn.Module):
     def __init__(self):
         super().__init__()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..._evaluation import copied
 from ..._io import digest
 from ..._nested import tensors_in
+from ..._random import seeded
 from ...features import Point
 from ...features import batches as batching
 from ..base import Measure
@@ -69,8 +70,7 @@ class Redrawn:
             return f"the __init__ of {by_hand[0]} draws weights by rules of its own"
         fresh = copied(self._model)
         device = next((tensor.device for tensor in self._model.parameters()), torch.device("cpu"))
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
+        with seeded(seed), torch.no_grad():
             fresh = fresh.cpu()  # where the seed was set
             for parameter in fresh.parameters():
                 parameter.fill_(torch.nan)
@@ -272,8 +272,7 @@ def _reset(model: nn.Module) -> str:
 def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[int, Tensor] | None:
     """Tensors of a new model, by the ``id`` of those of ``model``; ``None`` of another."""
     own = model.state_dict(keep_vars=True)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         try:
             state = {name: tensor.detach() for name, tensor in build().state_dict().items()}
         except Exception:  # what cannot be built in this way: the modules reset themselves
