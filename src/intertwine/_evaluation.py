@@ -21,6 +21,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._attributes import Kept, unattached
@@ -218,8 +219,12 @@ def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Afterwards the model's attributes hold what they held: counters, lists, and no new caches.
 
-    A model that overwrites parameters or buffers meanwhile, and notes in an attribute that it did, is left as it is.
+    A model that overwrites parameters or buffers meanwhile, and notes in an attribute that it did, is left as it is,
+    and so is one whose first run makes its weights.
     """
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        yield
+        return
     kept = Kept(model)
     try:
         yield

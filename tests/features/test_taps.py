@@ -179,6 +179,33 @@ def test_an_exception_leaves_nothing_behind():
     assert torch.is_grad_enabled()
 
 
+class Centred(nn.Module):
+    """Takes off the mean of the first batch that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.mean = nn.Linear(3, 4), None
+
+    def forward(self, x):
+        self.mean = x.mean(0) if self.mean is None else self.mean
+        return self.linear(x - self.mean)
+
+
+def test_the_run_that_lists_layers_leaves_no_state_for_those_that_count():
+    model, x = Centred(), torch.randn(8, 3)
+    layers(model, x)
+    assert model.mean is None
+    assert torch.equal(collect(model, [x], "linear")["linear"], model.linear(x - x.mean(0)).detach())
+
+
+def test_weights_that_the_first_run_makes_stay():
+    x, y = torch.randn(8, 3), torch.randint(0, 2, (8,))
+    for run in (lambda model: collect(model, [x]), lambda model: iw.features.evaluate(model, [(x, y)])):
+        model = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(2))
+        run(model)
+        assert model(x).shape == (8, 2)
+
+
 def test_hooks_exist_only_while_a_batch_runs():
     model = functional()
     with tap(model, ["one"]) as tapped:
