@@ -96,8 +96,8 @@ def test_containers_of_any_class_are_left_as_they_are():
 
 def test_batches_are_joined_by_their_keys():
     a, b = torch.zeros(2, 1), torch.ones(2, 1)
-    joined = join([{"a": a, "b": b, "names": ["x", "y"]}, {"names": ["z"], "b": b, "a": a}])
-    assert not joined["a"].any() and joined["b"].all() and len(joined["a"]) == 4
+    joined = join([{"a": a, "b": b, "names": ["x", "y"]}, {"names": ["z", "w"], "b": b, "a": a}])
+    assert not joined["a"].any() and joined["b"].all() and len(joined["a"]) == 4 and joined["names"] == [*"xyzw"]
 
 
 def test_what_batches_share_is_joined_once():

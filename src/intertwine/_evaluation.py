@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._attributes import Kept, unattached
@@ -218,8 +219,12 @@ def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Afterwards the model's attributes hold what they held: counters, lists, and no new caches.
 
-    A model that overwrites parameters or buffers meanwhile, and notes in an attribute that it did, is left as it is.
+    A model that overwrites parameters or buffers meanwhile, and notes in an attribute that it did, is left as it is,
+    and so is one whose first run makes its weights.
     """
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        yield
+        return
     kept = Kept(model)
     try:
         yield
@@ -235,3 +240,31 @@ def _part(module: nn.Module) -> _Part:
         made = _Part(weakref.ref(module, lambda _: _parts.pop(key, None)))
         found = _parts.setdefault(key, made)  # the first of two threads that come at once wins
     return found
+
+
+class Switch:
+    """A process-wide switch, off as long as one of several threads needs it off."""
+
+    def __init__(self, read: Callable[[], bool], write: Callable[[bool], None]) -> None:
+        self._read, self._write = read, write
+        self._lock, self._users, self._before = Lock(), 0, True
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Off in the block; restored when the last block ends."""
+        with self._lock:
+            if not self._users:
+                self._before = self._read()
+                self._write(False)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._write(self._before)
+
+
+FASTPATH = Switch(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled)
+"""Fused kernels of transformers, which hide what a layer does, and leave padded positions out of all inside."""

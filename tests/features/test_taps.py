@@ -179,6 +179,33 @@ def test_an_exception_leaves_nothing_behind():
     assert torch.is_grad_enabled()
 
 
+class Centred(nn.Module):
+    """Takes off the mean of the first batch that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.mean = nn.Linear(3, 4), None
+
+    def forward(self, x):
+        self.mean = x.mean(0) if self.mean is None else self.mean
+        return self.linear(x - self.mean)
+
+
+def test_the_run_that_lists_layers_leaves_no_state_for_those_that_count():
+    model, x = Centred(), torch.randn(8, 3)
+    layers(model, x)
+    assert model.mean is None
+    assert torch.equal(collect(model, [x], "linear")["linear"], model.linear(x - x.mean(0)).detach())
+
+
+def test_weights_that_the_first_run_makes_stay():
+    x, y = torch.randn(8, 3), torch.randint(0, 2, (8,))
+    for run in (lambda model: collect(model, [x]), lambda model: iw.features.evaluate(model, [(x, y)])):
+        model = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(2))
+        run(model)
+        assert model(x).shape == (8, 2)
+
+
 def test_hooks_exist_only_while_a_batch_runs():
     model = functional()
     with tap(model, ["one"]) as tapped:
@@ -308,6 +335,27 @@ def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
 def test_batches_of_other_shapes_are_not_joined():
     with pytest.raises(ValueError, match="inputs of one shape to be joined"):
         list(regroup([torch.ones(2, 3), torch.ones(2, 4)], at_least=4))
+    with pytest.raises(ValueError, match="share what is not of examples"):
+        list(regroup([{"x": torch.ones(2, 3), "scale": k} for k in (1, 2)], at_least=4))
+
+
+def test_lists_of_examples_go_with_their_examples():
+    class Shortened(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 4)
+
+        def forward(self, x, lengths):
+            kept = torch.arange(x.shape[1]) < torch.as_tensor(lengths)[:, None]
+            return self.linear((x * kept[:, :, None]).sum(1))
+
+    a, b, x, n = Shortened(), Shortened(), torch.randn(40, 5, 3), torch.randint(1, 6, (40,))
+    scores = [
+        iw.compare(a, b, [{"x": u, "lengths": of(v)} for u, v in zip(x.split(8), n.split(8))], "linear", "linear_cka",
+                   resampling=None, exact=False).scores["linear_cka"]
+        for of in (lambda v: v, lambda v: v.tolist())
+    ]  # fmt: skip
+    assert torch.equal(*scores)
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -424,3 +472,14 @@ def test_what_torch_computes_inside_a_module_is_no_point():
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
     assert [p.name for p in layers(model, torch.randn(3, 5, 8)) if p.activation] == ["layers.0.relu", "layers.1.relu"]
     assert [p.name for p in layers(nn.LSTM(4, 5, batch_first=True), torch.randn(3, 6, 4))] == [""]
+
+
+def test_encoders_with_padded_positions_are_read_layer_by_layer():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = Made(lambda m, x, mask: m.inner(x, src_key_padding_mask=mask), inner=nn.TransformerEncoder(layer, 2)).eval()
+    x, padded = torch.randn(6, 5, 8), torch.arange(5) >= torch.tensor([[5], [3], [2], [5], [4], [1]])
+    fast, at = torch.backends.mha.get_fastpath_enabled(), ["inner.layers.0.relu", "inner.layers.1", "inner"]
+    features = collect(model, [{"x": x, "mask": padded}], at)
+    assert features[at[0]].shape == (6, 5, 16) and torch.backends.mha.get_fastpath_enabled() == fast
+    assert torch.equal(features[at[1]], features["inner"])
+    torch.testing.assert_close(features["inner"][~padded], model(x, padded)[~padded].detach())

@@ -245,6 +245,12 @@ def test_folder_layout(tmp_path, masks):
     assert data[1].labels.tolist() == [[[1, 1, 1], [0, 0, 0]]]
 
 
+def test_an_empty_line_is_a_label_number_without_a_name(tmp_path, masks):
+    data = FolderConcepts(make_folder(tmp_path / "set", masks, names="\nsky\n\n"))
+    assert [c.name for c in data.concepts] == ["sky"]
+    assert data[1].labels.tolist() == [[[0, 0, 0], [-1, -1, -1]]]
+
+
 def test_palette_masks_are_numbers(tmp_path, masks):
     root = make_folder(tmp_path / "set", masks)
     image = Image.fromarray(masks[1].astype(np.uint8), "P")

@@ -76,6 +76,8 @@ def test_a_constant_channel_is_left_alone():
     inputs, _ = next(iter(splits.loader("train")))
     assert splits.std == (1.0,)
     assert not inputs.any()
+    tenths = torch.full((99, 2), 0.1, dtype=torch.float64)  # whose mean is rounded
+    assert make_splits("flat", Split(tenths, torch.arange(99) % 2)).std == (1.0, 1.0)
 
 
 def test_shuffling_is_seeded_new_each_pass_and_keeps_pairs():

@@ -158,6 +158,16 @@ def test_a_model_with_a_loss_of_its_own_is_asked():
     with torch.no_grad():
         assert score.loss == pytest.approx(float(model(input_ids=ids, labels=ids).loss))
     assert score.accuracy is None and score.examples == 4
+    assert evaluate(torch.compile(model, backend="eager"), [{"input_ids": ids, "labels": ids}]) == score
+
+
+def test_labels_under_another_name_are_no_argument():
+    class TakesLabels(nn.Linear):
+        def forward(self, x, labels=None):
+            return super().forward(x)
+
+    model, x, y = TakesLabels(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    assert evaluate(model, [{"x": x, "label": y}]) == evaluate(model, [(x, y)])
 
 
 def test_bad_input(trained, loader):

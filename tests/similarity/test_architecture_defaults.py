@@ -261,6 +261,18 @@ def test_an_architecture_does_not_hang_on_addresses():
     assert architecture(slopes[0]) == architecture(slopes[1]) != architecture(slopes[2])
 
 
+def helper(k):
+    made = Helper()
+    made.k = k
+    return made
+
+
+@pytest.mark.parametrize("held", [helper, lambda k: (torch.arange(9999) == k).numpy()])
+def test_what_objects_and_long_arrays_hold_is_part_of_an_architecture(held):
+    assert architecture(of_function(held(4000))) == architecture(of_function(held(4000)))
+    assert architecture(of_function(held(4000))) != architecture(of_function(held(4001)))
+
+
 def test_what_a_function_closes_over_is_part_of_an_architecture():
     def power(p):
         run = lambda x: x.abs() ** p if p else run(x)  # which closes over itself too

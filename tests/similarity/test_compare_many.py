@@ -171,6 +171,26 @@ def test_another_function_of_the_same_weights_runs_anew(tmp_path):
     assert found.scores["linear_cka"][0, 0, 1] < 0.99
 
 
+@pytest.mark.parametrize("in_buffer", [True, False])
+def test_networks_that_differ_in_tensors_of_no_state_dict_are_not_taken_for_one(in_buffer):
+    class Masked(nn.Linear):
+        def __init__(self, mask):
+            torch.manual_seed(0)
+            super().__init__(8, 8)
+            if in_buffer:
+                self.register_buffer("mask", mask, persistent=False)
+            else:
+                self.mask = mask
+
+        def forward(self, x):
+            return super().forward(x) * self.mask
+
+    upper, x = (torch.arange(8) > 3).float(), torch.randn(60, 8).split(20)
+    two = {"a": Masked(upper), "b": Masked(1 - upper)}
+    found = iw.compare_many(two, x, "", "linear_cka", resampling=None, progress=False)
+    assert float(found.matrix()[0, 1]) < 0.9
+
+
 def test_tree_map_and_page(tmp_path):
     found = iw.compare_many({"a": build(0), "b": build(1), "a again": build(0)}, X, progress=False)
     order = found.order()

@@ -11,7 +11,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.lab.networks import build
-from intertwine.similarity import Resampling
+from intertwine.similarity import CKA, RBFKernel, Resampling
 from intertwine.similarity.comparison.untrained import Redrawn
 from intertwine.similarity.comparison.verdict import agreeing, spread
 
@@ -145,6 +145,50 @@ def test_a_layer_whose_untrained_level_is_not_known_neither_agrees_nor_not():
     pairs = found.untrained_pairs["linear_cka"].clone()
     pairs[:, 1, 1] = torch.nan
     assert agreeing(replace(found, untrained_pairs={"linear_cka": pairs})) == (["1", "5"], [])
+
+
+def test_a_layer_that_is_dead_before_training_takes_no_other_layers_level_away():
+    torch.manual_seed(0)
+    deep = nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 9), nn.ReLU())
+    flat = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 6), nn.Tanh())
+    found = iw.compare(deep, flat, loader(400), measures="linear_cka")
+    pairs = found.untrained_pairs["linear_cka"].clone()
+    pairs[:, 1] = torch.nan
+    without = replace(found, untrained_pairs={"linear_cka": pairs})
+    assert "inf" not in without.summary() and without.headline.partition(":")[0] == found.headline.partition(":")[0]
+
+
+def test_drawing_untrained_networks_leaves_random_numbers_of_accelerators_alone(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    for model in (Defaulted(), nn.Sequential(nn.Linear(5, 8), nn.ReLU())):  # built again, and reset by its modules
+        assert isinstance(Redrawn(model)(0), nn.Module)
+    assert not seeds
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 8), nn.Linear(5, 8)
+
+    def forward(self, x):
+        return self.one(x), self.two(x).relu() ** 3
+
+
+def test_untrained_scores_are_known_by_bandwidths_and_chosen_outputs():
+    a, b = Two(), Two()
+    levels = lambda measure, output: (
+        iw.compare(
+            a, b, loader(), "", measure, resampling=Resampling(5, 0, 2), reading=iw.features.Reading(outputs=output)
+        ).untrained
+    )
+    assert levels("linear_cka", 0) == levels("linear_cka", 0) != levels("linear_cka", 1)
+    narrow, wide = CKA(RBFKernel(0.3)), CKA(RBFKernel(30.0))
+    (one,), (two,) = levels(narrow, 0).values(), levels(wide, 0).values()
+    assert float(one) != float(two)
+    found = iw.compare(a, b, loader(), "", [narrow, wide, "rbf_cka"], resampling=None)
+    assert found.measures == ("rbf_cka_0.3", "rbf_cka_30", "rbf_cka")
+    assert found.scores["rbf_cka_30"].item() == pytest.approx(wide(*(m(torch.cat(loader()))[0] for m in (a, b))))
 
 
 def test_p_values_end_where_the_tail_is_known_and_the_settings_name_the_estimator():

@@ -123,6 +123,11 @@ def test_bad_input(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="must hold safetensors weights"):
         StoredState(tmp_path / "empty")
+    (source / "model.safetensors.index.json").unlink()
+    with pytest.raises(CheckpointError, match=r"which of its files.*Got 'part-0.safetensors' and . more"):
+        StoredState(source)
+    save_file({"w": torch.ones(2)}, source / "model.safetensors")
+    assert [*StoredState(source)] == ["w"]
 
 
 @pytest.mark.parametrize(

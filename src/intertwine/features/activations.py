@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .._evaluation import OperationMode, evaluating
+from .._evaluation import FASTPATH, OperationMode, evaluating, unchanged
 from .batches import call, device_of, head
 
 __all__ = [
@@ -54,7 +54,7 @@ def watching(watched: Mapping[str, nn.Module], see: Callable[[str, int, nn.Modul
 
         return hook
 
-    with ExitStack() as attached:
+    with ExitStack() as attached, FASTPATH.off():
         for name, module in watched.items():
             attached.callback(module.register_forward_hook(hook_for(name)).remove)
         yield
@@ -159,6 +159,6 @@ def additions(model: nn.Module, example: Any) -> int:
         made[output] = step
 
     model = unwrap(model)
-    with evaluating(model), torch.no_grad(), _Operations(note):
+    with evaluating(model), unchanged(model), torch.no_grad(), _Operations(note):
         call(model, head(example, 2), device_of(model))
     return len(ends)

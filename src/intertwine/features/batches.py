@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._examples import run
-from .._nested import map_tensors, tensors_in, with_items
+from .._nested import tensors_in, with_items
 from .._random import Stream
 
 _LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
@@ -39,7 +39,7 @@ def labels_in(batch: Any) -> Tensor | None:
 
 def example(batch: Any, examples: int) -> Any:
     """The inputs of ``batch`` cut to its first examples: a dict, a tuple of several positional ones, or one value."""
-    return _rows(batch, lambda x: x[:examples])
+    return _first(_inputs(batch), examples, size(batch))
 
 
 def head(batch: Any, examples: int) -> Any:
@@ -47,9 +47,20 @@ def head(batch: Any, examples: int) -> Any:
     return _batch(example(batch, examples))
 
 
-def _rows(batch: Any, some: Callable[[Tensor], Tensor]) -> Any:
-    n = size(batch)
-    return map_tensors(_inputs(batch), lambda x: some(x) if x.ndim and x.shape[0] == n else x)
+def _first(value: Any, count: int, n: int) -> Any:
+    """What is of ``n`` examples, tensors and lists of other things, cut to the first; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value[:count] if value.ndim and len(value) == n else value
+    if _is_of_examples(value, n):
+        return value[:count]
+    if isinstance(value, Mapping):
+        return with_items(value, {key: _first(one, count, n) for key, one in value.items()})
+    return with_items(value, [_first(one, count, n) for one in value]) if isinstance(value, list | tuple) else value
+
+
+def _is_of_examples(value: Any, n: int) -> bool:
+    """Whether it is a list of something other than tensors for each example, such as lengths; tuples are sizes."""
+    return type(value) is list and len(value) == n and not any(True for _ in tensors_in(value))
 
 
 def _batch(inputs: Any) -> Any:
@@ -180,10 +191,15 @@ def _joined(values: Sequence[Any], sizes: Sequence[int], index: Tensor | None) -
     first = values[0]
     if isinstance(first, Mapping):
         return with_items(first, {key: _joined([value[key] for value in values], sizes, index) for key in first})
+    if all(map(_is_of_examples, values, sizes)):
+        every = [*chain(*values)]
+        return every if index is None else [every[k] for k in index.tolist()]
     if isinstance(first, list | tuple) and any(True for _ in tensors_in(first)):
         return with_items(first, [_joined(parts, sizes, index) for parts in zip(*values, strict=True)])
     if not isinstance(first, Tensor):
-        return first
+        if all(value == first for value in values):
+            return first
+        raise ValueError("batches must share what is not of examples to be joined. Got some that differ.")
     if any(x.ndim == 0 or len(x) != n for x, n in zip(values, sizes)):
         if all(torch.equal(first, value) for value in values):
             return first

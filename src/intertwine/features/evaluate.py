@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .._evaluation import evaluating, unchanged
 from .._examples import run
+from .activations import unwrap
 from .batches import call, device_of, labels_in, repeatable, size
 from .points import select
 
@@ -77,7 +78,7 @@ def _scored(
             "loader must yield (inputs, labels) or a dict with 'labels'. Got a batch without labels. "
             "Pass loss=function(output, batch) to score without labels."
         )
-    if isinstance(batch, Mapping) and "labels" in inspect.signature(model.forward).parameters:
+    if isinstance(batch, Mapping) and "labels" in {*batch} & {*inspect.signature(unwrap(model).forward).parameters}:
         output = run(model, batch, device)
         own = getattr(output, "loss", None)
         if own is not None:

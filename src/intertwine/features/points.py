@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import check_module, evaluating
+from .._evaluation import check_module, evaluating, unchanged
 from .._nested import tensors_in
 from .activations import function_names, is_activation, is_one_function, unwrap, watching, watching_functions
 from .batches import call, device_of, head, size
@@ -238,7 +238,8 @@ def _listed(
         if name is not None:
             note(name, output, None, kind=function, activation=True, leaf=True, function=True)
 
-    with evaluating(model), watching(every, see), watching_functions(every, see_function), torch.no_grad():
+    functions = watching_functions(every, see_function)
+    with evaluating(model), unchanged(model), watching(every, see), functions, torch.no_grad():
         call(model, batch, device_of(model))
     return tuple(
         replace(p, name=f"{p.name}#{p.calls - 1}", calls=calls[p.name]) if calls[p.name] > 1 else p for p in seen

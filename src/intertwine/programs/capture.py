@@ -10,14 +10,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 
 import torch
 from torch import nn
 
 from .._attributes import Kept
-from .._evaluation import alone, check_module, evaluating, in_usual_mode
+from .._evaluation import FASTPATH, Switch, alone, check_module, evaluating, in_usual_mode
 from .._examples import arguments, each
 from .._nested import map_leaves
 from ..errors import CaptureError
@@ -86,32 +85,7 @@ def _capture_cold(kept: Kept, run: Callable[[], Program]) -> Program:
     return run()
 
 
-class _Switch:
-    """A process-wide switch, off as long as one of several threads needs it off."""
-
-    def __init__(self, read: Callable[[], bool], write: Callable[[bool], None]) -> None:
-        self._read, self._write = read, write
-        self._lock, self._users, self._before = Lock(), 0, True
-
-    @contextmanager
-    def off(self) -> Iterator[None]:
-        """Off in the block; restored when the last block ends."""
-        with self._lock:
-            if not self._users:
-                self._before = self._read()
-                self._write(False)
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._write(self._before)
-
-
-_FASTPATH = _Switch(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled)
-_MKLDNN = _Switch(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled)
+_MKLDNN = Switch(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled)
 
 
 @contextmanager
@@ -120,7 +94,7 @@ def _quiet(model: nn.Module, evaluation: bool) -> Iterator[None]:
     # mkldnn runs a whole recurrent layer as one operation
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     mode = evaluating if evaluation else alone
-    with mode(model), _FASTPATH.off(), _MKLDNN.off() if recurrent else nullcontext():
+    with mode(model), FASTPATH.off(), _MKLDNN.off() if recurrent else nullcontext():
         yield
 
 

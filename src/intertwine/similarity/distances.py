@@ -162,10 +162,10 @@ def distances(
 ) -> Distances:
     """Distances of all pairs of sets of features ``(N, C, *S)`` of the same examples, by one measure.
 
-    A score becomes a distance by :meth:`Measure.to_distance`: Procrustes gives the least distance over its group, a CKA
-    the angle between Gram matrices, soft matching its own distance, all of them metrics; other measures give
-    ``1 - score``, which orders pairs but obeys no triangle inequality. Where a measure is directed, distances are the
-    mean of both directions.
+    A score becomes a distance by :meth:`Measure.to_distance`: Procrustes gives the least distance over its group (over
+    the root of the larger width, where channels are scaled one by one), a CKA the angle between Gram matrices, soft
+    matching its own distance, all of them metrics; other measures give ``1 - score``, which orders pairs but obeys no
+    triangle inequality. Where a measure is directed, distances are the mean of both directions.
 
     Features of networks come from :func:`intertwine.features.collect`, one layer of each; all layers of networks of one
     architecture are compared by :func:`intertwine.compare_many`.

@@ -28,7 +28,7 @@ from .pictures import in_colour, numbers, pixels, segmentation
 from .splits import MOST_CLASSES
 from .tables import whole_table
 
-_NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}
+_NOT_LABELS = {"", "unlabelled", "unlabeled", "void", "background", "ignore", "none"}
 _IGNORED = 255  # what most segmentation sets write where there is no label
 _SIZES = ("ih", "iw", "sh", "sw")  # columns of Broden's index
 _COCO = {
@@ -151,7 +151,7 @@ class FolderConcepts(_Masked):
         file = root / "labels.txt"
         if not file.is_file():
             raise DataError(f"{str(root)!r} must have labels.txt, one name for each label number. Got none.")
-        names = [line.strip() for line in _text(file).splitlines() if line.strip()]
+        names = [line.strip() for line in _text(file).rstrip().splitlines()]  # an empty line is a number without a name
         images, masks = (image_files(root / part) for part in ("images", "masks"))
         if not images:
             raise DataError(f"{str(root / 'images')!r} must hold at least one image. Got none.")

@@ -310,5 +310,7 @@ def _channel_moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ..
     chunks = [chunk.transpose(0, 1).flatten(1) for chunk in inputs.split(2048)]
     mean = sum((chunk.double().sum(1) for chunk in chunks), torch.zeros(inputs.shape[1], dtype=torch.float64)) / count
     variance = sum(((c.double() - mean[:, None]).square().sum(1) for c in chunks), torch.zeros_like(mean)) / count
-    std = torch.where(variance > 0, variance.sqrt() / scale, 1.0)
+    others = [d for d in range(inputs.ndim) if d != 1]
+    varies = inputs.amax(others) > inputs.amin(others)  # a mean that is rounded makes equal values vary
+    std = torch.where(varies & (variance > 0), variance.sqrt() / scale, 1.0)
     return tuple((mean / scale).tolist()), tuple(std.tolist())

@@ -125,7 +125,7 @@ def compare(
     _check_gates(chosen, a, b)
     count = expected(loader, first, reading.max_examples)
     exactly = _exactly(exact, chosen, points, count)
-    known = known_by((a, b), points, [m.name for m in chosen], options, first, count, exactly)
+    known = known_by((a, b), points, chosen, options, reading.outputs, first, count, exactly)
     untrained, networks = UNTRAINED.get(known, (None, 0))
     held = list[Any]()  # batches that untrained networks will read
     if exactly and count:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..._attributes import Kept
 from ..._evaluation import check_module
 from ..._examples import both_given
 from ..._io import check_writable, digest, versions, write_tensors
@@ -217,7 +218,7 @@ def _passed(
             continue
         layout = [(p.name, p.shape, p.channel_dim) for p in points]
         facts = repr((_KEPT, room, wanted, layout, own, read.hexdigest(), architecture(model)))
-        path = (folder / f"{digest([facts, *model.state_dict().values()])[:24]}.safetensors").resolve()
+        path = (folder / f"{digest([facts, *_tensors_of(model)])[:24]}.safetensors").resolve()
         if not path.exists():
             again, running, said = hashlib.sha256(), Running({name: (model, points)}), list[str]()
             stream = mixed(_read(loader, again, reading), room, seed, said, examples, progress)
@@ -234,6 +235,12 @@ def _passed(
             write_tensors(path, to_tensors(found))
         files[name], blocks = path, [*read_layer(path, points[0].name, name).blocks]
     return files, blocks, notes
+
+
+def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
+    """What a network holds, and no state dict perhaps: other buffers, and tensors in attributes, such as masks."""
+    others = (x for x in (*model.buffers(), *Kept(model).tensors()) if x.layout == torch.strided and not x.is_meta)
+    return chain(model.state_dict().values(), others)
 
 
 def _read(loader: Iterable[Any], known: Any, reading: Reading) -> Iterator[Any]:

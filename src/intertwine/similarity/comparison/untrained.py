@@ -1,5 +1,6 @@
 """Copies of a model with freshly drawn weights: what layers share before anything is learned."""
 
+import hashlib
 import inspect
 import re
 import sys
@@ -10,14 +11,17 @@ from itertools import zip_longest
 from types import CodeType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..._evaluation import copied
 from ..._io import digest
 from ..._nested import tensors_in
+from ..._random import seeded
 from ...features import Point
 from ...features import batches as batching
+from ..base import Measure
 from ..inference import Resampling, given
 
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
@@ -66,8 +70,7 @@ class Redrawn:
             return f"the __init__ of {by_hand[0]} draws weights by rules of its own"
         fresh = copied(self._model)
         device = next((tensor.device for tensor in self._model.parameters()), torch.device("cpu"))
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
+        with seeded(seed), torch.no_grad():
             fresh = fresh.cpu()  # where the seed was set
             for parameter in fresh.parameters():
                 parameter.fill_(torch.nan)
@@ -191,8 +194,11 @@ def _code(value: Any, inside: tuple[Any, ...] = ()) -> Any:
         return [(key, _code(one, inside)) for key, one in value.items()]
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))  # the same in every process
+    if isinstance(value, np.ndarray):  # whose words leave the middle out
+        return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
     if type(value).__repr__ is object.__repr__:  # which would tell its address alone
-        return _code(type(value), inside)
+        held = {key: one for key, one in getattr(value, "__dict__", {}).items() if not isinstance(one, Tensor)}
+        return _code(type(value), inside), _code(held, inside)
     return getattr(value, "__qualname__", value)
 
 
@@ -206,14 +212,15 @@ def _closed_over(function: Any) -> Iterator[Any]:
 
 
 def known_by(
-    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], measures: Sequence[str], drawn: Resampling,
-    first: Any, *facts: Any,
+    models: Sequence[nn.Module], points: Sequence[Sequence[Point]], measures: Sequence[Measure[Any]], drawn: Resampling,
+    outputs: Any, first: Any, *facts: Any,
 ) -> str:  # fmt: skip
     """What scores of untrained networks depend on, in a hash; empty for networks that the caller built."""
     if not isinstance(drawn.untrained, int):
         return ""
     layers = [[(p.name, p.channel_dim) for p in some] for some in points]
-    asked = measures, drawn.untrained, drawn.null > 0, drawn.seed, *facts
+    scored = [(repr(m), _code(type(m))) for m in measures], _code(outputs)
+    asked = scored, drawn.untrained, drawn.null > 0, drawn.seed, *facts
     read = tensors_in(batching.example(first, batching.size(first)))
     return digest([repr(([architecture(m) for m in models], layers, asked)), *read])
 
@@ -265,8 +272,7 @@ def _reset(model: nn.Module) -> str:
 def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[int, Tensor] | None:
     """Tensors of a new model, by the ``id`` of those of ``model``; ``None`` of another."""
     own = model.state_dict(keep_vars=True)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         try:
             state = {name: tensor.detach() for name, tensor in build().state_dict().items()}
         except Exception:  # what cannot be built in this way: the modules reset themselves

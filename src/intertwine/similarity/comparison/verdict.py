@@ -167,7 +167,8 @@ def untrained_levels(comparison: Compared, measure: str) -> Tensor:
         return torch.empty(0, len(comparison.layers_a), dtype=torch.float64)
     if paired(comparison):
         return scores.diagonal(dim1=1, dim2=2)
-    return scores.nan_to_num(nan=-torch.inf).amax(2)
+    best = scores.nan_to_num(nan=-torch.inf).amax(2)
+    return best.where(best > -torch.inf, torch.nan)  # of a layer that is dead before training nothing is known
 
 
 def spread(levels: Tensor, networks: int = 0, together: bool = False) -> float:

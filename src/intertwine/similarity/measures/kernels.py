@@ -160,6 +160,11 @@ class OfDistances(Kernel):
         if self.bandwidth is not None and not 0 < self.bandwidth < float("inf"):
             raise ValueError(f"bandwidth must be positive, or None for the median rule. Got {self.bandwidth}.")
 
+    @property
+    def measure(self) -> str:
+        """Name of the CKA that uses it, with a bandwidth that was chosen."""
+        return super().measure if self.bandwidth is None else f"{super().measure}_{self.bandwidth:g}"
+
 
 @dataclass(frozen=True)
 class RBFKernel(OfDistances):

@@ -123,6 +123,7 @@ class Procrustes(Measure[FeatureSide]):
     def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
         """``delta``, the least distance over the group; of ``"size_and_shape"`` in units of the features.
 
+        ``delta / sqrt(max(d, d'))`` where channels are scaled one by one, so that widths do not count.
         A metric between sides of one width, since groups act by isometries of what is compared.
         """
         delta = 2 * (1 - score)
