@@ -311,3 +311,9 @@ def test_a_parameter_of_a_single_number_counts():
     found = iw.gates.neural_tangent_kernel(model, x)
     model.scale = nn.Parameter(model.scale.detach()[None])
     equal(found, tangent_kernel(model, x, x))
+
+
+def test_layers_may_be_called_by_keyword():
+    torch.manual_seed(0)
+    model, x = Made(lambda m, x: m.fc(input=x), fc=nn.Linear(3, 2)).double(), torch.randn(4, 3, dtype=torch.float64)
+    equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))
