@@ -42,6 +42,16 @@ def test_effective_maps_by_name_at_the_centre_and_back_from_disk(tmp_path):
     assert all(torch.equal(m.weights, n.weights) and m.layer == n.layer for m, n in zip(every, again))
 
 
+def test_effective_maps_are_named_after_the_layers_that_they_gate():
+    torch.manual_seed(0)
+    hidden = [m for _ in range(3) for m in (nn.Linear(4, 4), nn.ReLU())]
+    network = dlgn(nn.Sequential(*hidden, nn.Linear(4, 2)), gate="hard", permutation=(1, 2, 0)).double().eval()
+    x = torch.randn(20, 4, dtype=torch.float64)
+    maps, gates = effective_maps(network, x), iw.gates.gate_patterns(network, x)
+    assert [m.layer for m in maps] == list(gates)
+    assert all(torch.equal(maps[name](x) > 0, on) for name, on in gates.items())
+
+
 def test_effective_maps_leave_the_network_alone():
     network, x = linear_network("max pooling")
     network.train()
