@@ -376,6 +376,12 @@ def test_a_hugging_face_directory(tmp_path):
     again = transformers.ViTForImageClassification.from_pretrained(folder)
     iw.testing.assert_same_function(merged, again, torch.randn(2, 1, 8, 8))
     assert "b\\|c" in (folder / "README.md").read_text()
+    for model, size in ((a, 1000), (b, None)):  # in another number of files than before
+        export(model, folder, shard_bytes=size)
+        assert bool(list(folder.glob("*.index.json"))) == (size is not None)
+        iw.testing.assert_same_function(
+            model, transformers.ViTForImageClassification.from_pretrained(folder), torch.randn(2, 1, 8, 8)
+        )
 
 
 @pytest.mark.parametrize("method", ["weights", "activations", "mixed"])
