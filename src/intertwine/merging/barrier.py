@@ -231,7 +231,7 @@ def _score(
     between = copied(a)
     interpolate_(between, a, b, dict.fromkeys(tensors_of(a), ratio), options.interpolation)
     if recalibrated:
-        recalibrate_(between, options.calibration or loader)
+        recalibrate_(between, loader if options.calibration is None else options.calibration)
     return evaluate(between, loader, options.loss)
 
 
