@@ -224,6 +224,8 @@ def test_resume_refuses_another_plan(network, concept_set, tmp_path):
             network, "3", concept_set, Bases([0]), resume=tmp_path, maps=Maps(transform=lambda images: images - 0.5),
             **FAST,
         )  # fmt: skip
+    with pytest.raises(ValueError, match="where model differ"):  # the same weights and names
+        dissect(nn.Sequential(*network[:3], nn.Tanh()), "3", concept_set, Bases([0]), resume=tmp_path, **FAST)
     with torch.no_grad():
         network[0].weight += 1
     with pytest.raises(ValueError, match="model"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -358,9 +359,10 @@ class Folder:
 
 
 def digest_of(model: nn.Module) -> str:
-    """A hash of all weights."""
+    """A hash of all weights, and of the modules and their settings as they are printed, without addresses."""
     state = sorted(model.state_dict().items())
-    return digest([type(model).__qualname__, *(part for entry in state for part in entry)])[:32]
+    printed = re.sub(r" at 0x[0-9a-f]+", "", repr(model))
+    return digest([type(model).__qualname__, printed, *(part for entry in state for part in entry)])[:32]
 
 
 def digest_data(concepts: ConceptSet, transform: Callable[[Tensor], Any]) -> str:
