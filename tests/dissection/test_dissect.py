@@ -3,7 +3,7 @@
 import io
 import json
 import sys
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import pytest
@@ -224,6 +224,10 @@ def test_resume_refuses_another_plan(network, concept_set, tmp_path):
             network, "3", concept_set, Bases([0]), resume=tmp_path, maps=Maps(transform=lambda images: images - 0.5),
             **FAST,
         )  # fmt: skip
+    relabelled = copy(concept_set)
+    relabelled._read = lambda i: replace(concept_set[i], image_labels=-torch.ones_like(concept_set[i].image_labels))
+    with pytest.raises(ValueError, match="where data differ"):
+        dissect(network, "3", relabelled, Bases([0]), resume=tmp_path, **FAST)
     with pytest.raises(ValueError, match="where model differ"):  # the same weights and names
         dissect(nn.Sequential(*network[:3], nn.Tanh()), "3", concept_set, Bases([0]), resume=tmp_path, **FAST)
     with torch.no_grad():
