@@ -55,6 +55,17 @@ def test_networks_in_float64_get_images_in_float64(network, concept_set):
         torch.set_default_dtype(default)
 
 
+def test_inputs_may_go_by_keyword(network, concept_set):
+    class Named(nn.Module):
+        def forward(self, pixel_values):
+            return network(pixel_values)
+
+    named, maps = Named(), Maps(transform=lambda images: {"pixel_values": images})
+    named.network = network
+    found = dissect(named, "network.3", concept_set, Bases([0]), maps=maps, **FAST)
+    assert found.own == dissect(network, "3", concept_set, Bases([0]), **FAST).own
+
+
 def test_elements_of_g_relu_change_nothing(found):
     elements = [a for a in found.arms if a.arm.kind == "g_relu"]
     assert len(elements) == 3

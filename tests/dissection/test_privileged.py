@@ -1,5 +1,7 @@
 """What the symmetry group says about a layer's basis, beside what dissection measures."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -47,6 +49,11 @@ def test_every_space_has_a_row_or_is_named(model, concept_set):
         assert space.agrees is None or isinstance(space.agrees, bool)
     assert "predicted: the group mixes" in str(found)
     assert len(found.to_frame()) == 4
+
+
+def test_networks_in_float64_get_images_in_float64(model, concept_set):
+    single, double = (privileged_bases(m, concept_set, seeds=2) for m in (model, deepcopy(model).double()))
+    assert [s.prediction for s in double.spaces] == [s.prediction for s in single.spaces]
 
 
 def test_saving_and_loading(model, concept_set, tmp_path):

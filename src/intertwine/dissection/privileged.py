@@ -25,7 +25,7 @@ from ..symmetry.spaces import Leaf, leaves
 from .bases import Bases
 from .concepts import ConceptSet
 from .dissect import CRITERION, MAPS, dissect
-from .maps import Criterion, Maps, as_maps
+from .maps import Criterion, Maps, as_maps, given
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def privileged_bases(
     from ..symmetry import symmetries
 
     images = next(concepts.batches(2)).images
-    example = images if maps.transform is None else maps.transform(images)
+    example = given(model, images, maps)
     sym = symmetries(model, example)
     size = (images.shape[-2], images.shape[-1])
     points = [point for point in layers(model, example) if point.name and _has_maps(point, size)]
