@@ -10,7 +10,7 @@ norm after a convolution lets permutations, scales and signs through and no othe
 without ReLU is still tied to its channels where batch norm writes to it.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -135,7 +135,8 @@ def privileged_bases(
     example = given(model, images, maps)
     sym = symmetries(model, example)
     size = (images.shape[-2], images.shape[-1])
-    points = [point for point in layers(model, example) if point.name and _has_maps(point, size)]
+    points = [replace(p, channel_dim=maps.channel_dim or p.channel_dim) for p in layers(model, example) if p.name]
+    points = [point for point in points if _has_maps(point, maps.grid, size)]
     found, without = [], []
     for space in track(sym.spaces, "dissecting spaces", enabled=progress):
         carrying = [point for point in points if _carried(sym, point, space.name)]
@@ -167,9 +168,9 @@ def _kinds(sym: Symmetry, point: Point, space: str | None = None) -> tuple[str, 
     return tuple(kind for kind in KINDS if kind in moving)
 
 
-def _has_maps(point: Point, image_size: tuple[int, int]) -> bool:
+def _has_maps(point: Point, grid: tuple[int, int] | None, image_size: tuple[int, int]) -> bool:
     try:
-        maps = as_maps(torch.empty(1, *point.shape, device="meta"), point.channel_dim, None, image_size, point.name)
+        maps = as_maps(torch.empty(1, *point.shape, device="meta"), point.channel_dim, grid, image_size, point.name)
     except ValueError:
         return False
     return maps.shape[2] * maps.shape[3] > 1
