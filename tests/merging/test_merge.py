@@ -462,6 +462,15 @@ def test_labels_that_are_left_out_are_not_wrong():
     assert score.accuracy == 1.0
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_any_width_count(dtype):
+    logits, labels = torch.randn(3, 256), torch.tensor([156, 3, 20])  # in bytes -100 is 156
+    score = evaluate(nn.Identity(), [(logits, labels.to(dtype))])
+    assert score == evaluate(nn.Identity(), [(logits, labels)])
+    logits[0, 156] = 100
+    assert evaluate(nn.Identity(), [(logits[:1], labels[:1].to(dtype))]).accuracy == 1
+
+
 def test_the_mean_loss_is_over_labels_that_count():
     """However they are spread over batches, of which one has none."""
     torch.manual_seed(0)
