@@ -413,6 +413,8 @@ def test_alpha_bad_input(cut):
         choose_alpha(cut, "full", data())
     with pytest.raises(ValueError, match="alphas must hold"):
         choose_alpha(cut, "g_relu", data(), alphas=())
+    with pytest.raises(ValueError, match=r"Got skip='mapped': give alpha as a number"):
+        choose_alpha(replace(cut, skip="mapped", skips=(cut.tap,)), "g_relu", data())
     with pytest.raises(ValueError, match="share must be"):
         split_examples(data(), 1.0)
     with pytest.raises(ValueError, match="both parts must hold"):
