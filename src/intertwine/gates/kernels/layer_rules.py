@@ -194,6 +194,15 @@ def same(tile: Tile, call: Call, signal: Signal) -> Signal:
     return signal
 
 
+@register_kernel_rule("aten::as_strided")
+def strided(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """A copy where it lays out one position of each channel, as global pooling does where channels are last."""
+    same = tile.shape(call.outputs[0]) == tile.shape(call.args["self"]) and signal.positions == 1
+    if not same or call.args["stride"][1] != 1 or call.args["storage_offset"]:
+        refuse(call, "another view of memory")
+    return signal
+
+
 @register_kernel_rule(*RESHAPES)
 def reshape(tile: Tile, call: Call, signal: Signal) -> Signal:
     """Positions in another shape, or flattened into channels."""
