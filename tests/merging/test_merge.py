@@ -19,6 +19,7 @@ from intertwine.features.evaluate import evaluate
 from intertwine.lab import training
 from intertwine.matching import gather
 from intertwine.merging import Recipe, align_family, average, export, merge, merge_many, recalibrate_, repair_
+from intertwine.merging.barrier import PathOptions
 from intertwine.merging.merge import between
 from intertwine.merging.repair import repairable
 from intertwine.symmetry.action import tensors_of
@@ -335,6 +336,9 @@ def test_bad_input(trained, aligned, digits):
         merge(a, b, None, repair="magic")
     with pytest.raises(ValueError, match=r"ratio must lie between 0 and 1\. Got 1\.5"):
         merge(a, b, None, ratio=1.5)
+    for asked in (lambda how: merge(a, b, None, interpolation=how), lambda how: PathOptions(interpolation=how)):
+        with pytest.raises(ValueError, match=r'interpolation must be "linear" or "spherical"\. Got \'sperical\''):
+            asked("sperical")
     with pytest.raises(ValueError, match=r"layers must be beginnings .*'nowhere'"):
         merge(a, b, None, layers=["nowhere"])
     with pytest.raises(ValueError, match="alignment must be given to merge by spaces"):
