@@ -459,6 +459,30 @@ def test_complex_weights_are_merged():
     assert torch.equal(merge(a, b, None, ratio=1.0).weight, b.weight)
 
 
+class Rounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-99, 99, (3, 4), dtype=torch.int8))
+        self.scale = nn.Parameter(torch.rand(3, 1))
+
+    def forward(self, x):
+        return x @ (self.weight * self.scale).T
+
+
+def test_whole_numbers_have_no_mean():
+    a, b = Rounded(), Rounded()
+    labelled = [(torch.randn(4, 4), torch.tensor([0, 1, 2, 0]))]
+    recipe = Recipe("linear", (("a", {"weight": 1.0}), ("b", {"weight": 1.0})), None, {})
+    for asked in (
+        lambda: merge(a, b, None), lambda: recipe.apply({"a": a, "b": b}),
+        lambda: iw.barrier(a, b, labelled, points=3, alignment=None),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"real numbers wherever they differ.*Got int8 in 'weight'"):
+            asked()
+    b.weight.copy_(a.weight)
+    torch.testing.assert_close(merge(a, b, None).scale, (a.scale + b.scale) / 2)
+
+
 def test_labels_that_are_left_out_are_not_wrong():
     labels = torch.tensor([[0, 1, -100], [2, -100, -100]])
     logits = nn.functional.one_hot(labels.clamp_min(0), 3).float()
