@@ -356,3 +356,11 @@ def test_channels_may_lie_last_in_memory():
     x = torch.randn(4, 5, 5, 2, dtype=torch.float64).permute(0, 3, 1, 2)
     agree(model, x)
     equal(iw.gates.neural_path_kernel(model, x), iw.gates.neural_path_kernel(model, x.contiguous()))
+
+
+def test_factors_within_a_linear_layer_are_refused():
+    torch.manual_seed(0)
+    parts = {"first": nn.Linear(3, 4), "weight": nn.Parameter(torch.rand(4, 2)), "bias": nn.Parameter(torch.rand(2))}
+    model = Made(lambda m, x: torch.addmm(m.bias, m.first(x).relu(), m.weight, alpha=2), **parts)
+    with pytest.raises(ValueError, match="a linear layer with factors of its own: addmm"):
+        iw.gates.neural_path_kernel(model, torch.rand(3, 3))
