@@ -190,6 +190,7 @@ def test_a_network_is_taken_apart_in_one_call():
     few = iw.gates.examine(model, x, torch.arange(60) % 10, kernel_examples=8)
     assert few.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]  # pairs within a class, though there are ten
     assert torch.equal(study.example, x[2])
+    assert str(iw.gates.examine(model, x, labels.byte(), kernel_examples=20, index=2)) == str(study)
 
 
 @pytest.mark.parametrize("gate", ["soft", "hard"])
