@@ -57,6 +57,12 @@ def test_networks_in_float64_get_images_in_float64(model, concept_set):
     assert [s.prediction for s in double.spaces] == [s.prediction for s in single.spaces]
 
 
+def test_compiled_networks_are_those_that_they_wrap(model, concept_set):
+    compiled, images = torch.compile(model), torch.rand(2, 3, 12, 10)
+    assert predict(compiled, "1", images) == predict(model, "1", images)
+    assert privileged_bases(compiled, concept_set, seeds=2) == privileged_bases(model, concept_set, seeds=2)
+
+
 def test_tokens_have_the_grid_that_is_given(concept_set):
     def run(m, x):
         tokens = m.patch(x).flatten(2).transpose(1, 2)

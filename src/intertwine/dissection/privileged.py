@@ -19,6 +19,7 @@ from torch import nn
 from .._progress import track
 from .._result import Result
 from ..features import Point, layers, tap
+from ..features.activations import unwrap
 from ..groups.representation import KINDS
 from ..symmetry import Symmetry
 from ..symmetry.spaces import Leaf, leaves
@@ -114,6 +115,7 @@ def predict(model: nn.Module, layer: str, example_inputs: Any) -> str:
     """
     from ..symmetry import symmetries
 
+    model = unwrap(model)
     with tap(model, [layer]) as tapped:
         point = tapped.prepare(example_inputs)[0]
     return _words(symmetries(model, example_inputs), point)
@@ -131,7 +133,7 @@ def privileged_bases(
     """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds, as :func:`dissect` does it."""
     from ..symmetry import symmetries
 
-    images = next(concepts.batches(2)).images
+    model, images = unwrap(model), next(concepts.batches(2)).images
     example = given(model, images, maps)
     sym = symmetries(model, example)
     size = (images.shape[-2], images.shape[-1])
