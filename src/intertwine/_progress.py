@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
@@ -56,8 +56,9 @@ def track(
     Yields:
         The items, unchanged.
     """
-    if total is None and hasattr(items, "__len__"):
-        total = len(items)  # type: ignore[arg-type]
+    if total is None:
+        with suppress(TypeError):  # generators have no length, and that of loaders of streams fails
+            total = len(items)  # type: ignore[arg-type]
     notebook = "ipykernel" in sys.modules
     seen = notebook or sys.stderr.isatty()
     if is_silent() or enabled is False or (enabled is None and not seen and not _logged.get()):

@@ -3,7 +3,7 @@
 import io
 import json
 import sys
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import pytest
@@ -53,6 +53,17 @@ def test_networks_in_float64_get_images_in_float64(network, concept_set):
         assert dissect(network, "3", concept_set, Bases([0]), **FAST).own.concept == single.own.concept
     finally:
         torch.set_default_dtype(default)
+
+
+def test_inputs_may_go_by_keyword(network, concept_set):
+    class Named(nn.Module):
+        def forward(self, pixel_values):
+            return network(pixel_values)
+
+    named, maps = Named(), Maps(transform=lambda images: {"pixel_values": images})
+    named.network = network
+    found = dissect(named, "network.3", concept_set, Bases([0]), maps=maps, **FAST)
+    assert found.own == dissect(network, "3", concept_set, Bases([0]), **FAST).own
 
 
 def test_elements_of_g_relu_change_nothing(found):
@@ -224,6 +235,12 @@ def test_resume_refuses_another_plan(network, concept_set, tmp_path):
             network, "3", concept_set, Bases([0]), resume=tmp_path, maps=Maps(transform=lambda images: images - 0.5),
             **FAST,
         )  # fmt: skip
+    relabelled = copy(concept_set)
+    relabelled._read = lambda i: replace(concept_set[i], image_labels=-torch.ones_like(concept_set[i].image_labels))
+    with pytest.raises(ValueError, match="where data differ"):
+        dissect(network, "3", relabelled, Bases([0]), resume=tmp_path, **FAST)
+    with pytest.raises(ValueError, match="where model differ"):  # the same weights and names
+        dissect(nn.Sequential(*network[:3], nn.Tanh()), "3", concept_set, Bases([0]), resume=tmp_path, **FAST)
     with torch.no_grad():
         network[0].weight += 1
     with pytest.raises(ValueError, match="model"):

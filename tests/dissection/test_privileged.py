@@ -1,10 +1,13 @@
 """What the symmetry group says about a layer's basis, beside what dissection measures."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from made import Made
 from torch import nn
 
-from intertwine.dissection import Criterion, PrivilegedBases, predict, privileged_bases
+from intertwine.dissection import Criterion, Maps, PrivilegedBases, predict, privileged_bases
 from intertwine.lab.networks import resnet50
 
 
@@ -47,6 +50,28 @@ def test_every_space_has_a_row_or_is_named(model, concept_set):
         assert space.agrees is None or isinstance(space.agrees, bool)
     assert "predicted: the group mixes" in str(found)
     assert len(found.to_frame()) == 4
+
+
+def test_networks_in_float64_get_images_in_float64(model, concept_set):
+    single, double = (privileged_bases(m, concept_set, seeds=2) for m in (model, deepcopy(model).double()))
+    assert [s.prediction for s in double.spaces] == [s.prediction for s in single.spaces]
+
+
+def test_compiled_networks_are_those_that_they_wrap(model, concept_set):
+    compiled, images = torch.compile(model), torch.rand(2, 3, 12, 10)
+    assert predict(compiled, "1", images) == predict(model, "1", images)
+    assert privileged_bases(compiled, concept_set, seeds=2) == privileged_bases(model, concept_set, seeds=2)
+
+
+def test_tokens_have_the_grid_that_is_given(concept_set):
+    def run(m, x):
+        tokens = m.patch(x).flatten(2).transpose(1, 2)
+        return m.last(m.act(m.first(torch.cat([tokens[:, :3], tokens], 1)))).mean(1)
+
+    layers = {"first": nn.Linear(8, 6), "act": nn.ReLU(), "last": nn.Linear(6, 2)}
+    model = Made(run, patch=nn.Conv2d(3, 8, (4, 5), (4, 5)), **layers)
+    found = privileged_bases(model, concept_set, seeds=2, maps=Maps(grid=(3, 2)))
+    assert "act" in [s.layer for s in found.spaces] and not found.without_maps
 
 
 def test_saving_and_loading(model, concept_set, tmp_path):

@@ -42,6 +42,16 @@ def test_effective_maps_by_name_at_the_centre_and_back_from_disk(tmp_path):
     assert all(torch.equal(m.weights, n.weights) and m.layer == n.layer for m, n in zip(every, again))
 
 
+def test_effective_maps_are_named_after_the_layers_that_they_gate():
+    torch.manual_seed(0)
+    hidden = [m for _ in range(3) for m in (nn.Linear(4, 4), nn.ReLU())]
+    network = dlgn(nn.Sequential(*hidden, nn.Linear(4, 2)), gate="hard", permutation=(1, 2, 0)).double().eval()
+    x = torch.randn(20, 4, dtype=torch.float64)
+    maps, gates = effective_maps(network, x), iw.gates.gate_patterns(network, x)
+    assert [m.layer for m in maps] == list(gates)
+    assert all(torch.equal(maps[name](x) > 0, on) for name, on in gates.items())
+
+
 def test_effective_maps_leave_the_network_alone():
     network, x = linear_network("max pooling")
     network.train()
@@ -180,6 +190,7 @@ def test_a_network_is_taken_apart_in_one_call():
     few = iw.gates.examine(model, x, torch.arange(60) % 10, kernel_examples=8)
     assert few.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]  # pairs within a class, though there are ten
     assert torch.equal(study.example, x[2])
+    assert str(iw.gates.examine(model, x, labels.byte(), kernel_examples=20, index=2)) == str(study)
 
 
 @pytest.mark.parametrize("gate", ["soft", "hard"])

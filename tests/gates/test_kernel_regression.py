@@ -26,6 +26,8 @@ def test_ridge_is_the_formula(digits):
     expected = (new @ x.T) @ weights
     assert torch.equal(fit.predict(new @ x.T), expected.argmax(1))
     assert fit.strength == 0.01 and fit.accuracies == {}
+    narrow = iw.gates.kernel_regression(kernel, y.byte(), strengths=[0.01])
+    assert torch.equal(narrow.weights, fit.weights)
 
 
 def test_size_of_the_kernel_does_not_matter(digits):

@@ -347,3 +347,20 @@ def test_a_model_whose_path_depends_on_its_inputs_is_refused(which, match):
     for function in (iw.gates.gate_patterns, iw.gates.neural_path_kernel, iw.gates.paths):
         with pytest.raises(ValueError, match=match):
             function(Fork(which), torch.rand(8, 4))
+
+
+def test_channels_may_lie_last_in_memory():
+    torch.manual_seed(0)
+    pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), *pooled).double()
+    x = torch.randn(4, 5, 5, 2, dtype=torch.float64).permute(0, 3, 1, 2)
+    agree(model, x)
+    equal(iw.gates.neural_path_kernel(model, x), iw.gates.neural_path_kernel(model, x.contiguous()))
+
+
+def test_factors_within_a_linear_layer_are_refused():
+    torch.manual_seed(0)
+    parts = {"first": nn.Linear(3, 4), "weight": nn.Parameter(torch.rand(4, 2)), "bias": nn.Parameter(torch.rand(2))}
+    model = Made(lambda m, x: torch.addmm(m.bias, m.first(x).relu(), m.weight, alpha=2), **parts)
+    with pytest.raises(ValueError, match="a linear layer with factors of its own: addmm"):
+        iw.gates.neural_path_kernel(model, torch.rand(3, 3))

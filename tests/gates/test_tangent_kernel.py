@@ -302,3 +302,18 @@ def test_what_has_no_gradients_or_examples_is_refused():
         iw.gates.neural_tangent_kernel(nn.Identity(), x)
     with pytest.raises(ValueError, match="y must have examples of x's shape"):
         iw.gates.neural_tangent_kernel(model, x, x[:, :3])
+
+
+def test_a_parameter_of_a_single_number_counts():
+    torch.manual_seed(0)
+    model = Made(lambda m, x: m.fc(x) * m.scale, fc=nn.Linear(3, 2), scale=nn.Parameter(torch.tensor(1.5))).double()
+    x = torch.randn(4, 3, dtype=torch.float64)
+    found = iw.gates.neural_tangent_kernel(model, x)
+    model.scale = nn.Parameter(model.scale.detach()[None])
+    equal(found, tangent_kernel(model, x, x))
+
+
+def test_layers_may_be_called_by_keyword():
+    torch.manual_seed(0)
+    model, x = Made(lambda m, x: m.fc(input=x), fc=nn.Linear(3, 2)).double(), torch.randn(4, 3, dtype=torch.float64)
+    equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))

@@ -147,6 +147,18 @@ def test_other_losses_and_dictionaries(trained, loader):
     assert score.accuracy == evaluate(a, loader).accuracy
 
 
+def test_a_loader_of_a_stream_has_no_length():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return zip(x, (x[:, 0] > 0).long())
+
+    x = torch.randn(32, 4)
+    a, b = (nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)) for _ in range(2))
+    streamed = torch.utils.data.DataLoader(Stream(), batch_size=16)
+    found, same = (barrier(a, b, data, points=3, alignment=None) for data in (streamed, list(streamed)))
+    assert found.curves == same.curves and len(found.curves) == 2
+
+
 def test_a_model_with_a_loss_of_its_own_is_asked():
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(

@@ -19,6 +19,7 @@ from intertwine.features.evaluate import evaluate
 from intertwine.lab import training
 from intertwine.matching import gather
 from intertwine.merging import Recipe, align_family, average, export, merge, merge_many, recalibrate_, repair_
+from intertwine.merging.barrier import PathOptions
 from intertwine.merging.merge import between
 from intertwine.merging.repair import repairable
 from intertwine.symmetry.action import tensors_of
@@ -335,6 +336,9 @@ def test_bad_input(trained, aligned, digits):
         merge(a, b, None, repair="magic")
     with pytest.raises(ValueError, match=r"ratio must lie between 0 and 1\. Got 1\.5"):
         merge(a, b, None, ratio=1.5)
+    for asked in (lambda how: merge(a, b, None, interpolation=how), lambda how: PathOptions(interpolation=how)):
+        with pytest.raises(ValueError, match=r'interpolation must be "linear" or "spherical"\. Got \'sperical\''):
+            asked("sperical")
     with pytest.raises(ValueError, match=r"layers must be beginnings .*'nowhere'"):
         merge(a, b, None, layers=["nowhere"])
     with pytest.raises(ValueError, match="alignment must be given to merge by spaces"):
@@ -376,6 +380,12 @@ def test_a_hugging_face_directory(tmp_path):
     again = transformers.ViTForImageClassification.from_pretrained(folder)
     iw.testing.assert_same_function(merged, again, torch.randn(2, 1, 8, 8))
     assert "b\\|c" in (folder / "README.md").read_text()
+    for model, size in ((a, 1000), (b, None)):  # in another number of files than before
+        export(model, folder, shard_bytes=size)
+        assert bool(list(folder.glob("*.index.json"))) == (size is not None)
+        iw.testing.assert_same_function(
+            model, transformers.ViTForImageClassification.from_pretrained(folder), torch.randn(2, 1, 8, 8)
+        )
 
 
 @pytest.mark.parametrize("method", ["weights", "activations", "mixed"])
@@ -449,11 +459,44 @@ def test_complex_weights_are_merged():
     assert torch.equal(merge(a, b, None, ratio=1.0).weight, b.weight)
 
 
+class Rounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-99, 99, (3, 4), dtype=torch.int8))
+        self.scale = nn.Parameter(torch.rand(3, 1))
+
+    def forward(self, x):
+        return x @ (self.weight * self.scale).T
+
+
+def test_whole_numbers_have_no_mean():
+    a, b = Rounded(), Rounded()
+    labelled = [(torch.randn(4, 4), torch.tensor([0, 1, 2, 0]))]
+    recipe = Recipe("linear", (("a", {"weight": 1.0}), ("b", {"weight": 1.0})), None, {})
+    for asked in (
+        lambda: merge(a, b, None), lambda: recipe.apply({"a": a, "b": b}),
+        lambda: iw.barrier(a, b, labelled, points=3, alignment=None),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"real numbers wherever they differ.*Got int8 in 'weight'"):
+            asked()
+    b.weight.copy_(a.weight)
+    torch.testing.assert_close(merge(a, b, None).scale, (a.scale + b.scale) / 2)
+
+
 def test_labels_that_are_left_out_are_not_wrong():
     labels = torch.tensor([[0, 1, -100], [2, -100, -100]])
     logits = nn.functional.one_hot(labels.clamp_min(0), 3).float()
     score = evaluate(nn.Identity(), [(logits, labels)])
     assert score.accuracy == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_any_width_count(dtype):
+    logits, labels = torch.randn(3, 256), torch.tensor([156, 3, 20])  # in bytes -100 is 156
+    score = evaluate(nn.Identity(), [(logits, labels.to(dtype))])
+    assert score == evaluate(nn.Identity(), [(logits, labels)])
+    logits[0, 156] = 100
+    assert evaluate(nn.Identity(), [(logits[:1], labels[:1].to(dtype))]).accuracy == 1
 
 
 def test_the_mean_loss_is_over_labels_that_count():

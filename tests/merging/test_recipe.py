@@ -240,3 +240,17 @@ def test_tied_tensors_go_by_their_first_name_and_shared_infinities_stay():
         if method == "task_arithmetic":
             torch.testing.assert_close(got.last.weight, 0.75 * a.first.weight + 0.25 * b.first.weight)
             torch.testing.assert_close(got.last.bias, 0.25 * a.last.bias + 0.75 * b.last.bias)
+
+
+def test_what_all_networks_share_beside_their_weights_stays():
+    class Rotary(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+            self.register_buffer("frequencies", torch.tensor([1.0, 0.5]), persistent=False)
+
+    a, b = Rotary(), Rotary()
+    weight = {"weight": (("layer", 1.0),)}  # none for the buffer
+    got = Recipe("linear", (("a", weight), ("b", weight)), None, {"normalize": False}).apply({"a": a, "b": b})
+    torch.testing.assert_close(got.layer.weight, a.layer.weight + b.layer.weight)
+    assert torch.equal(got.frequencies, a.frequencies)

@@ -30,6 +30,7 @@ from intertwine.stitching.closed_form import (
     reduced_rank,
 )
 from intertwine.stitching.layer import Fixed, act_on_channels
+from intertwine.stitching.penalty import evaluated_losses
 
 
 def features(n=200, c_in=6, c_out=6, seed=0):
@@ -299,6 +300,7 @@ def test_examples_whose_labels_are_ignored_count_nowhere():
     found = evaluate(pair, nets, [(x, ignored), (x, torch.full((60,), -100))])
     kept = ignored >= 0
     assert found == evaluate(pair, nets, [(x[kept], labels[kept])]) and found.examples == 40
+    assert evaluated_losses(nets, [(x, ignored.int())]) == evaluated_losses(nets, [(x, ignored)])
     with pytest.raises(ValueError, match="at least one example with a label"):
         evaluate(pair, nets, [(x, torch.full((60,), -100))])
     with pytest.raises(ValueError, match=r"labels must be from 0 to 2, B's 3 outputs, or -100 .* Got 7"):

@@ -293,6 +293,22 @@ def test_loaders_must_be_readable_again(pair):
         stitch(*pair, "2", loader=data(), eval_loader=iter(data()))
 
 
+def test_a_loader_of_a_stream_has_no_length(pair):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(data())
+
+    streamed = torch.utils.data.DataLoader(Stream(), batch_size=None)
+    found, same = (stitch(*pair, "2", "full", loader=loader, method=SHORT) for loader in (streamed, data()))
+    assert torch.equal(found.matrix, same.matrix) and found.penalty == same.penalty
+
+
+def test_compiled_models_are_stitched_at_the_names_of_what_they_wrap(pair):
+    compiled = [torch.compile(model) for model in pair]
+    found, same = (stitch(*models, "2", "full", loader=data(), method="direct") for models in (compiled, pair))
+    assert torch.equal(found.matrix, same.matrix)
+
+
 def test_features_that_are_not_finite_are_refused(pair):
     x, labels = data()[0]
     with pytest.raises(ValueError, match=r"features must be finite. Got NaN or infinite ones of A"):

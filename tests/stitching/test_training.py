@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from stitching_models import cnn, fingerprint
 
 from intertwine.errors import CheckpointError
-from intertwine.stitching import Epoch, Pair, Recipe, family_of, recalibrate, train_layers
+from intertwine.stitching import Epoch, Pair, Recipe, StitchOptions, family_of, recalibrate, stitch, train_layers
 from intertwine.stitching.choose_alpha import InMemory, choose_alpha, split_examples
 from intertwine.stitching.options import RECIPES
 from intertwine.stitching.training_state import TrainingState
@@ -261,9 +261,21 @@ def test_state_of_another_run_is_refused(cut, tmp_path):
     other = Pair(*reversed(models()), data().inputs[0][:4]).cut("2")
     with pytest.raises(CheckpointError, match="networks and data"):
         train_layers(stitched(other, "g_relu"), data(), replace(QUICK, epochs=1), state=state)
+    before = Pair(*models(), data().inputs[0][:4]).cut("1")  # the same weights, but for an activation between the two
+    with pytest.raises(CheckpointError, match="networks and data"):
+        train_layers(stitched(before, "g_relu"), data(), replace(QUICK, epochs=1), state=state)
     state.write_bytes(state.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="does not read"):
         train_layers(stitched(cut, "g_relu"), data(), replace(QUICK, epochs=1), state=state)
+
+
+def test_state_of_another_start_is_refused(tmp_path):
+    how = {"loader": data(), "method": replace(QUICK, epochs=1)}
+    options = StitchOptions(start="random", state=tmp_path / "run.pt")
+    stitch(*models(), "2", "full", seeds=[0, 1], options=options, **how)
+    for seeds, changed in (([0, 2], options), ([0, 1], replace(options, start="direct"))):
+        with pytest.raises(CheckpointError, match="with another"):
+            stitch(*models(), "2", "full", seeds=seeds, options=changed, **how)
 
 
 def test_a_run_goes_on_with_images_that_another_machine_normalised(cut, tmp_path):
@@ -413,6 +425,8 @@ def test_alpha_bad_input(cut):
         choose_alpha(cut, "full", data())
     with pytest.raises(ValueError, match="alphas must hold"):
         choose_alpha(cut, "g_relu", data(), alphas=())
+    with pytest.raises(ValueError, match=r"Got skip='mapped': give alpha as a number"):
+        choose_alpha(replace(cut, skip="mapped", skips=(cut.tap,)), "g_relu", data())
     with pytest.raises(ValueError, match="share must be"):
         split_examples(data(), 1.0)
     with pytest.raises(ValueError, match="both parts must hold"):

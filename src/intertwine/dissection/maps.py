@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .._nested import map_tensors
 from .._progress import track
 from ..features import tap
 from .concepts import ConceptBatch, ConceptSet
@@ -122,14 +123,18 @@ def _find_grid(tokens: int, image_size: tuple[int, int], layer: str) -> tuple[in
     )
 
 
+def given(model: nn.Module, images: Tensor, maps: Maps) -> Any:
+    """What a model is given for images: transformed, real numbers in the type of its weights."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    inputs = images if maps.transform is None else maps.transform(images)
+    return map_tensors(inputs, lambda x: x.to(dtype) if x.is_floating_point() else x)
+
+
 class MapStream:
     """The maps of a layer over a concept set, for many passes: the model runs once if they fit into ``memory``."""
 
     def __init__(self, model: nn.Module, layer: str, concepts: ConceptSet, maps: Maps) -> None:
         self.model, self.layer, self.concepts, self.memory, self._maps = model, layer, concepts, maps.memory, maps
-        self._transform = maps.transform or (lambda images: images)
-        weights = (p.dtype for p in model.parameters() if p.is_floating_point())
-        self._dtype = next(weights, torch.float32)
         self._kept: list[LabelledMaps] | None = None
         self._channels: Tensor | None = None
 
@@ -176,9 +181,7 @@ class MapStream:
         smallest = next(t for t in types if len(self.concepts.concepts) < torch.iinfo(t).max)
         with tap(self.model, [self.layer], device=self._maps.device) as tapped:
             for batch in batches:
-                inputs = self._transform(batch.images)
-                inputs = inputs.to(self._dtype) if inputs.is_floating_point() else inputs
-                (features,) = tapped(inputs).values()
+                (features,) = tapped(given(self.model, batch.images, self._maps)).values()
                 channel_dim = tapped.points[0].channel_dim if self._maps.channel_dim is None else self._maps.channel_dim
                 size = (batch.images.shape[-2], batch.images.shape[-1])
                 maps = as_maps(features, channel_dim, self._maps.grid, size, self.layer)

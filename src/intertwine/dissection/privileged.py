@@ -10,7 +10,7 @@ norm after a convolution lets permutations, scales and signs through and no othe
 without ReLU is still tied to its channels where batch norm writes to it.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -19,13 +19,14 @@ from torch import nn
 from .._progress import track
 from .._result import Result
 from ..features import Point, layers, tap
+from ..features.activations import unwrap
 from ..groups.representation import KINDS
 from ..symmetry import Symmetry
 from ..symmetry.spaces import Leaf, leaves
 from .bases import Bases
 from .concepts import ConceptSet
 from .dissect import CRITERION, MAPS, dissect
-from .maps import Criterion, Maps, as_maps
+from .maps import Criterion, Maps, as_maps, given
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def predict(model: nn.Module, layer: str, example_inputs: Any) -> str:
     """
     from ..symmetry import symmetries
 
+    model = unwrap(model)
     with tap(model, [layer]) as tapped:
         point = tapped.prepare(example_inputs)[0]
     return _words(symmetries(model, example_inputs), point)
@@ -131,11 +133,12 @@ def privileged_bases(
     """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds, as :func:`dissect` does it."""
     from ..symmetry import symmetries
 
-    images = next(concepts.batches(2)).images
-    example = images if maps.transform is None else maps.transform(images)
+    model, images = unwrap(model), next(concepts.batches(2)).images
+    example = given(model, images, maps)
     sym = symmetries(model, example)
     size = (images.shape[-2], images.shape[-1])
-    points = [point for point in layers(model, example) if point.name and _has_maps(point, size)]
+    points = [replace(p, channel_dim=maps.channel_dim or p.channel_dim) for p in layers(model, example) if p.name]
+    points = [point for point in points if _has_maps(point, maps.grid, size)]
     found, without = [], []
     for space in track(sym.spaces, "dissecting spaces", enabled=progress):
         carrying = [point for point in points if _carried(sym, point, space.name)]
@@ -167,9 +170,9 @@ def _kinds(sym: Symmetry, point: Point, space: str | None = None) -> tuple[str, 
     return tuple(kind for kind in KINDS if kind in moving)
 
 
-def _has_maps(point: Point, image_size: tuple[int, int]) -> bool:
+def _has_maps(point: Point, grid: tuple[int, int] | None, image_size: tuple[int, int]) -> bool:
     try:
-        maps = as_maps(torch.empty(1, *point.shape, device="meta"), point.channel_dim, None, image_size, point.name)
+        maps = as_maps(torch.empty(1, *point.shape, device="meta"), point.channel_dim, grid, image_size, point.name)
     except ValueError:
         return False
     return maps.shape[2] * maps.shape[3] > 1

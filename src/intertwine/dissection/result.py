@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -358,13 +359,15 @@ class Folder:
 
 
 def digest_of(model: nn.Module) -> str:
-    """A hash of all weights."""
+    """A hash of all weights, and of the modules and their settings as they are printed, without addresses."""
     state = sorted(model.state_dict().items())
-    return digest([type(model).__qualname__, *(part for entry in state for part in entry)])[:32]
+    printed = re.sub(r" at 0x[0-9a-f]+", "", repr(model))
+    return digest([type(model).__qualname__, printed, *(part for entry in state for part in entry)])[:32]
 
 
 def digest_data(concepts: ConceptSet, transform: Callable[[Tensor], Any]) -> str:
-    """A hash of a concept set's names, of its first and last image, and of what the model is given for the first."""
-    shown = [part for i in (0, len(concepts) - 1) for part in (concepts[i].image, concepts[i].labels.long())]
+    """A hash of a concept set's names, its first and last image with their labels, and of the first's model input."""
+    ends = concepts[0], concepts[len(concepts) - 1]
+    shown = [part for one in ends for part in (one.image, one.labels.long(), one.image_labels.long())]
     given = [x.cpu().double() for x in tensors_in(transform(next(concepts.batches(1)).images))]
     return digest([repr((concepts.name, len(concepts), concepts.concepts)), *shown, *given])[:32]

@@ -110,7 +110,8 @@ def _averaged(own: float, logits: Tensor | None, labels: Tensor, examples: int) 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> float:
     flat = logits.reshape(-1, logits.shape[-1]).float()
-    return float(nn.functional.cross_entropy(flat, labels.to(logits.device).flatten(), ignore_index=_IGNORED))
+    target = labels.to(logits.device, torch.long).flatten()
+    return float(nn.functional.cross_entropy(flat, target, ignore_index=_IGNORED))
 
 
 def _fit(logits: Tensor | None, labels: Tensor) -> TypeGuard[Tensor]:
@@ -119,7 +120,7 @@ def _fit(logits: Tensor | None, labels: Tensor) -> TypeGuard[Tensor]:
 
 def known(labels: Tensor) -> Tensor:
     """Which labels count: all but those that are ignored (-100)."""
-    return labels != _IGNORED
+    return labels.long() != _IGNORED  # in bytes 156 is -100
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:

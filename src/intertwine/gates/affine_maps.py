@@ -1,7 +1,7 @@
 """Affine maps: what the sub-network of one input computes, and what each unit of a linear gating network looks for."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -218,9 +218,10 @@ def effective_maps(
         [('1', (8, 4)), ('3', (5, 4))]
     """  # noqa: DOC502 - raised by the checks
     _check(network, positions)
-    gating = copied(network.gating).double().eval()
+    unordered = copied(network.gating).double().eval()
     x = example[:1].detach().double()
-    gating.requires_grad_(False)
+    unordered.requires_grad_(False)
+    gating = lambda z: network.in_order(unordered(z))
     with torch.no_grad():
         shapes = [tuple(q.shape[1:]) for q in gating(x)]
         names = _names(network, example[:1], len(shapes))
@@ -245,7 +246,9 @@ def effective_maps(
     return EffectiveMaps(maps, positions)
 
 
-def _columns(gating: nn.Module, x: Tensor, zero: Sequence[Tensor], chosen: dict[int, Index]) -> dict[int, Tensor]:
+def _columns(
+    gating: Callable[[Tensor], list[Tensor]], x: Tensor, zero: Sequence[Tensor], chosen: dict[int, Index]
+) -> dict[int, Tensor]:
     """The network on every basis image less its offsets, for all layers at once; each ``(units, inputs)``."""
     columns: dict[int, list[Tensor]] = {i: [] for i in chosen}
     for inputs in torch.arange(x.numel(), device=x.device).split(_BATCH):

@@ -331,6 +331,7 @@ def examine(
         notes.append(f"{text}{soft if model.gate == 'soft' else ''}.")
     shared = shared_gates(switches, x, labels, classes)
     next(steps)
+    labels = labels.long()  # bytes would overflow in what follows
     chosen = _spread(labels, kernel_examples)
     z = x[chosen]
     patterns = {n: g for n, g in gate_patterns(switches, x).items() if g.dtype != torch.long}

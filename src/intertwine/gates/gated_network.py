@@ -87,8 +87,11 @@ class GatedNetwork(nn.Module):
 
         Raises:
             ValueError: If the permutation is of another length.
-        """
-        found = [q if q.dtype == torch.long else self._gate(q) for q in self.pre_activations(x)]
+        """  # noqa: DOC502 - raised by in_order()
+        return self.in_order([q if q.dtype == torch.long else self._gate(q) for q in self.pre_activations(x)])
+
+    def in_order(self, found: list[Tensor]) -> list[Tensor]:
+        """What the gating network gives, in the order of the value network's gates."""
         if self.permutation is None:
             return found
         relus = [i for i, g in enumerate(found) if g.dtype != torch.long]

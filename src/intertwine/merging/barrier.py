@@ -20,7 +20,7 @@ from ..matching.correspondence.correspond import carrier_of
 from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
-from .merge import Aligned, Interpolation, in_basis, interpolate_
+from .merge import Aligned, Interpolation, check_interpolation, in_basis, interpolate_
 from .repair import batch_norms, recalibrate_
 
 _FEWEST = 3  # points: both ends and one between
@@ -38,6 +38,9 @@ class PathOptions:
         example_inputs: For the alignment, see ``align``; the first two examples of the loader by default.
         kinds: Kinds of elements that the alignment searches, see ``align``.
         seed: Of the alignment.
+
+    Raises:
+        ValueError: If the interpolation is unknown.
     """
 
     recalibrate: bool = True
@@ -47,6 +50,9 @@ class PathOptions:
     example_inputs: Any = None
     kinds: Collection[str] | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_interpolation(self.interpolation)
 
 
 OPTIONS = PathOptions()
@@ -231,7 +237,7 @@ def _score(
     between = copied(a)
     interpolate_(between, a, b, dict.fromkeys(tensors_of(a), ratio), options.interpolation)
     if recalibrated:
-        recalibrate_(between, options.calibration or loader)
+        recalibrate_(between, loader if options.calibration is None else options.calibration)
     return evaluate(between, loader, options.loss)
 
 

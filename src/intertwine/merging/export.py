@@ -1,6 +1,7 @@
 """Networks as files: safetensors with a card, or a Hugging Face directory."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from functools import partial
@@ -13,6 +14,7 @@ from .._io import file_digest, versions, write_atomically, write_json, write_ten
 from .._io.scratch import Scratch
 
 _ONE_FILE = 1 << 50  # bytes
+_WEIGHTS = re.compile(r"model(-\d{5}(-of-\d{5})?)?\.safetensors(\.index\.json)?")
 _FIELDS = ("architecture", "data", "seed", "recipe", "metrics", "best_epoch", "mean", "std", "classes", "shape")
 
 
@@ -69,8 +71,12 @@ def _as_folder(model: Any, path: Path, facts: Mapping[str, Any], shard_bytes: in
     try:
         model.save_pretrained(scratch.path, max_shard_size=shard_bytes or _ONE_FILE)
         path.mkdir(exist_ok=True)
-        for file in sorted(scratch.path.iterdir()):
-            write_atomically(path / file.name, partial(shutil.move, file))
+        names = sorted(file.name for file in scratch.path.iterdir())
+        for name in names:
+            write_atomically(path / name, partial(shutil.move, scratch.path / name))
+        for old in path.iterdir():
+            if _WEIGHTS.fullmatch(old.name) and old.name not in names:  # of before: they would be read instead
+                old.unlink()
     finally:
         scratch.close()
     write_text(path / "README.md", _readme(path.name, {**facts, "architecture": type(model).__name__}))

@@ -60,6 +60,12 @@ def between(a: Tensor, b: Tensor, ratio: float, how: Interpolation = "linear") -
     return (near * x + far * y).to(a.dtype)
 
 
+def check_interpolation(how: str) -> None:
+    """Refuse a way between networks that there is none of."""
+    if how not in ("linear", "spherical"):
+        raise ValueError(f'interpolation must be "linear" or "spherical". Got {how!r}.')
+
+
 def interpolate_(
     model: nn.Module, a: nn.Module, b: nn.Module, shares: Mapping[str, float], how: Interpolation
 ) -> nn.Module:
@@ -129,7 +135,8 @@ def merge(
 
     Raises:
         ValueError: If the architectures differ, weights are not finite, ratios lie outside 0 to 1, names fit nothing,
-            repair needs data that was not given, or ``a`` and ``b`` are the wrong way round for the alignment.
+            the interpolation is unknown, repair needs data that was not given, or ``a`` and ``b`` are the wrong way
+            round for the alignment.
 
     Examples:
         >>> import torch
@@ -140,6 +147,7 @@ def merge(
     """  # noqa: DOC502 - raised by what it calls
     for name, model in (("a", a), ("b", b)):
         check_module(model, name)
+    check_interpolation(interpolation)
     how = check_repair(a, repair, loader)
     a, twin = (a, b) if alignment is None else in_basis(a, b, alignment)
     check_matching(a, twin)

@@ -196,7 +196,9 @@ class Recipe:
             check_matching(first, networks[place])
         states = {place: tensors_of(network) for place, network in networks.items()}
         merged = cast(copied(first).eval(), self.dtype)
-        names = (name for name, _ in (*first.named_parameters(), *first.named_buffers()))  # tied tensors by one name
+        others = [states[place] for place in self.merged]  # buffers that all share, such as frequencies, are no weights
+        buffers = (n for n, x in first.named_buffers() if not all(torch.equal(x, y[n].to(x.device)) for y in others))
+        names = (*(name for name, _ in first.named_parameters()), *buffers)  # tied tensors by one name
         with torch.no_grad():
             write(merged, {name: self._tensor(name, states, seed) for name in names})
         return cast(follow_(merged, networks.values()), self.out_dtype)

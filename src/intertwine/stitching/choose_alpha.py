@@ -112,7 +112,7 @@ def choose_alpha(
     norm, other settings of the family and progress count. The data is held in memory.
 
     Raises:
-        ValueError: If the family has no alpha, or there is nothing to try.
+        ValueError: If the family has no alpha, there is nothing to try, or skip connections are mapped.
         RuntimeError: If training diverged for every alpha.
     """  # noqa: DOC502 - raised by training
     options = options or StitchOptions()
@@ -120,6 +120,11 @@ def choose_alpha(
         raise ValueError("alphas must hold at least one. Got none.")
     if not takes(family, "alpha"):
         raise ValueError(f"family must have a setting alpha. Got {family!r}. Use g_relu, for example.")
+    if len(cut.mapped) > 1:
+        raise ValueError(
+            "cut must leave skip connections as they are for alpha to be chosen (skip='a' or skip='b'). Got "
+            "skip='mapped': give alpha as a number."
+        )
     chosen = replace(RECIPES["v1"], epochs=5, head_start=0) if recipe is None else recipe_of(recipe)
     part, held_out = split_examples(loader, share, batch_size=chosen.batch_size, seed=seed)
     networks = []

@@ -41,6 +41,7 @@ class StitchingLayer(nn.Module, ABC):
     dim: int  # Dimension of the family: the free numbers of one member, such as ``n`` for G_ReLU
     # Logarithm of the number of pieces of the family (``log n!`` where permutations are free)
     log_components: float = 0.0
+    origin: str = ""  # Where training starts, by which files that keep it are told apart
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from .._evaluation import check_module
 from .._examples import both_given
 from .._progress import track
 from ..features import layers as points_of
+from ..features.activations import unwrap
 from ..features.batches import device_of, length, repeatable
 from ..features.moments import CrossMoments
 from ..features.points import Point, choose
@@ -120,6 +121,7 @@ class Pair:
     def __init__(self, a: nn.Module, b: nn.Module, batch: Any) -> None:
         for name, model in (("a", a), ("b", b)):
             check_module(model, name)
+        a, b = unwrap(a), unwrap(b)
         if device_of(a) != device_of(b):
             raise ValueError(f"both models must be on one device. Got {device_of(a)} and {device_of(b)}.")
         for name, model in (("a", a), ("b", b)):

@@ -34,7 +34,7 @@ def labels_of(batch: Any, classes: int | None = None) -> Tensor:
             f"labels must be from 0 to {classes - 1}, B's {classes} outputs, or -100 where they are ignored. "
             f"Got {int(outside[0])}."
         )
-    return found
+    return found.long()
 
 
 @dataclass(frozen=True)

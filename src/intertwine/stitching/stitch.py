@@ -109,6 +109,8 @@ class Plan:
             ).to(cut.device)
             for one in cut.mapped
         ]
+        for layer in layers:
+            layer.origin = f"{self.options.start} start, seed {seed}"
         return cut.stitch(layers[0], layers[1:], self.options.tail_norm)
 
 

@@ -19,13 +19,15 @@ from torch import Tensor
 
 from .._evaluation import in_usual_mode
 from .._io import check_writable, digest, write_atomically
+from .._nested import leaves
 from .._progress import track
 from .._random import mixed, seeded
 from .._untrusted.weights import check_weights_file
 from ..errors import CheckpointError
 from ..features.batches import check_repeatable, device_of, length, peek, repeatable, size
 from ..features.evaluate import known
-from ..programs import flat_inputs
+from ..programs import Part, flat_inputs
+from ..programs.operations import BATCH_NORMS, SCALED_DOT_PRODUCTS
 from .layer import StitchingLayer
 from .options import Recipe, recipe_of
 from .penalty import evaluated_losses, labels_of
@@ -206,13 +208,15 @@ def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[i
 def _identity(networks: Sequence[Stitched], loader: Iterable[Any], batch: Any, labels: Tensor) -> dict[str, Any]:
     """What the run is about, so that no file of other networks or data is taken for it.
 
-    A hash of weights, labels, lengths and whole numbers of the first batch; of its real inputs, which another machine
-    normalises to other last bits, sizes for each example, and in units of them means that tell places apart.
+    A hash of operations, weights, labels, lengths and whole numbers of the first batch; of its real inputs, which
+    another machine normalises to other last bits, sizes for each example, and in units of them means that tell places
+    apart.
     """
-    tail, inputs = networks[0].tail, flat_inputs(batch)
+    trunk, tail, inputs = networks[0].trunk, networks[0].tail, flat_inputs(batch)
     moving = tail.statistics()  # these change in training
-    weights = [*networks[0].trunk.state_dict().values(), *(v for k, v in tail.state_dict().items() if k not in moving)]
-    parts = [repr(length(loader)), *weights, *(repr(x.shape) if x.is_floating_point() else x for x in inputs)]
+    weights = [*trunk.state_dict().values(), *(v for k, v in tail.state_dict().items() if k not in moving)]
+    steps = [_steps(part) for part in (trunk.a, trunk.b, tail)]
+    parts = [repr((length(loader), steps)), *weights, *(repr(x.shape) if x.is_floating_point() else x for x in inputs)]
     summaries = [torch.empty(0, dtype=torch.float64)]
     for x in inputs:
         if x.is_floating_point():
@@ -221,6 +225,13 @@ def _identity(networks: Sequence[Stitched], loader: Iterable[Any], batch: Any, l
             summaries += [sizes, (x * places).mean(1) / sizes.clamp_min(1e-300)]
     hashed = digest([*parts, labels], hashlib.blake2b(digest_size=16))
     return {"networks and data": hashed, "inputs": torch.cat(summaries)}
+
+
+def _steps(part: Part | None) -> list[Any]:
+    """Operations of a part with their plain numbers; what backends name in ways of their own is left out."""
+    calls = () if part is None else part.program.calls
+    plain = lambda call: [x for x in leaves(call.args) if isinstance(x, int | float | str)]
+    return [(call.op, plain(call)) for call in calls if call.op not in BATCH_NORMS | SCALED_DOT_PRODUCTS]
 
 
 def _agree(one: Any, two: Any) -> bool:

@@ -199,7 +199,7 @@ def kernel_regression(
     """  # noqa: DOC502 - raised by _check()
     candidates = sorted(strengths, reverse=True)
     _check(kernel, labels, candidates, folds)
-    matrix, labels = kernel.detach().double(), labels.to(kernel.device)
+    matrix, labels = kernel.detach().double(), labels.to(kernel.device, torch.long)
     scale = float(matrix.diagonal().mean())
     targets = F.one_hot(labels).double() - 1 / (int(labels.max()) + 1)
     accuracies: dict[float, float] = {}

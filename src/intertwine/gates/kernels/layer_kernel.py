@@ -236,7 +236,7 @@ def record_layers(model: nn.Module, x: Tensor, chosen: Collection[str]) -> Layer
     calls: dict[str, list[_Call]] = {name: [] for name in layers}
     with alone(model), ExitStack() as hooks, torch.enable_grad():
         for name, layer in layers.items():
-            hooks.callback(layer.register_forward_hook(_note(calls[name])).remove)
+            hooks.callback(layer.register_forward_hook(_note(calls[name]), with_kwargs=True).remove)
         out = model(x)
     # of layers that treat examples one by one
     singly = lambda given, edge, shape: edge is not None and len(given) == shape[0] == len(x)
@@ -260,9 +260,10 @@ def _covered(name: str, module: nn.Module, chosen: Collection[str]) -> set[str]:
 
 
 def _note(calls: list[_Call]) -> Any:
-    def hook(module: nn.Module, args: Any, result: Tensor) -> Tensor | None:
+    def hook(module: nn.Module, args: Any, kwargs: Any, result: Tensor) -> Tensor | None:
         edge = get_gradient_edge(result) if result.requires_grad else None
-        calls.append((args[0].detach(), edge, result.shape))
+        given = [*args, *kwargs.values()][0]
+        calls.append((given.detach(), edge, result.shape))
         return result.clone() if result._is_view() else None  # writing into a view would lead around the edge
 
     return hook

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.operations import AVERAGE_POOLS, BATCH_NORMS, GATHERS, MAX_POOLS, RELUS, RESHAPES
 from .moments import Grid, Signal, Source, Term, add, contract, in_channels, multiply, renewed, settle
-from .path_kernel import CHOICES, MIXES, SAME, Tile, refuse, register_kernel_rule
+from .path_kernel import CHOICES, MIXES, SAME, Tile, has_factors, refuse, register_kernel_rule
 
 
 @register_kernel_rule(*RELUS)
@@ -111,6 +111,8 @@ def _shifted(tile: Tile, call: Call, total: Signal, value: Any, factor: float) -
 def linear(tile: Tile, call: Call, signal: Signal) -> Signal:
     """Sum over channels; a bias is a path from a constant 1."""
     _check_parameters(tile, call)
+    if has_factors(call):
+        refuse(call, "a linear layer with factors of its own")
     if signal.positions > 1 and not signal.flat:
         refuse(call, "a linear layer over another axis than the channels of (N, C, *S)")
     kernel, scale = contract(signal, tile.layout)
@@ -191,6 +193,15 @@ def _spread(tile: Tile, signal: Signal, grid: Grid, out: tuple[int, ...]) -> tup
 @register_kernel_rule(*SAME)
 def same(tile: Tile, call: Call, signal: Signal) -> Signal:
     """A copy."""
+    return signal
+
+
+@register_kernel_rule("aten::as_strided")
+def strided(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """A copy where it lays out one position of each channel, as global pooling does where channels are last."""
+    same = tile.shape(call.outputs[0]) == tile.shape(call.args["self"]) and signal.positions == 1
+    if not same or call.args["stride"][1] != 1 or call.args["storage_offset"]:
+        refuse(call, "another view of memory")
     return signal
 
 

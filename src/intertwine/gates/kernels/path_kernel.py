@@ -202,13 +202,18 @@ def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
         elif call.op in ("aten::mm", "aten::addmm") and gated:
             bias = call.args.get("self") if call.op == "aten::addmm" else None
             learnt = [r.id for r in call.inputs if r.id not in program.varying]
-            if any(r not in program.weights for r in learnt):
+            if any(r not in program.weights for r in learnt) or has_factors(call):
                 return None
             biases.append(bias is not None)
             gated = False
         elif call.op not in SAME and (call.op not in RESHAPES or biases or program.shape(call.outputs[0])[:1] != (1,)):
             return None
     return None if gated else tuple(biases)
+
+
+def has_factors(call: Call) -> bool:
+    """Whether a linear layer multiplies its product or its bias by a number, as ``torch.addmm(alpha=2)`` does."""
+    return any(call.args.get(name, 1) != 1 for name in ("alpha", "beta"))
 
 
 class Tile:

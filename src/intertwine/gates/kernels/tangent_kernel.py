@@ -45,7 +45,7 @@ def _mapped(model: nn.Module, chosen: Mapping[str, Tensor], batch: Tensor) -> Te
     fixed = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in chosen}
     one = lambda p, example: run_with(model, {**fixed, **p}, example[None])[0]
     parts = vmap(jacrev(one), (None, 0), chunk_size=8)(dict(chosen), batch)
-    return torch.cat([p.flatten(2) for p in parts.values()], 2).detach()
+    return torch.cat([p.reshape(*p.shape[:2], -1) for p in parts.values()], 2).detach()  # single numbers, too
 
 
 def _one_by_one(model: nn.Module, chosen: Mapping[str, Tensor], batch: Tensor) -> Tensor:

@@ -285,6 +285,13 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
                     f"{whose} must hold finite weights. Got NaN or infinity in {name!r}. Take a checkpoint from before "
                     "the training diverged."
                 )
+    for name, x in one.items() if finite else ():  # counters apart
+        whole = x.numel() > 1 and not (x.is_floating_point() or x.is_complex())
+        if whole and not torch.equal(x, other[name].to(x.device)):
+            raise ValueError(
+                f"{names[0]} and {names[1]} must hold real numbers wherever they differ, to have a mean. Got "
+                f"{str(x.dtype).removeprefix('torch.')} in {name!r}: convert or dequantise both first."
+            )
 
 
 def common_symmetry(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None) -> tuple[Symmetry, Symmetry]:
