@@ -274,6 +274,11 @@ def convolutions(norm):
     return nn.Sequential(first, norms[0], nn.ReLU(), second, norms[1], nn.ReLU(), nn.Flatten(), nn.Linear(80, 3))
 
 
+def transposed():
+    first, second = nn.Conv2d(1, 6, 3), nn.ConvTranspose2d(6, 4, 3, groups=2)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+
+
 def calibrated(x):
     """A network whose batch norms have gains of one sign, and the statistics of ``x``."""
     model = convolutions(True).double().eval()
@@ -288,9 +293,10 @@ def calibrated(x):
     [
         (lambda x: Residual(), ["lift", "up", "down"], (60, 5, 3), 1e-9),
         (lambda x: convolutions(False), ["0", "3"], (60, 1, 8, 8), 1e-9),
+        (lambda x: transposed(), ["0", "2"], (60, 1, 8, 8), 1e-9),
         (calibrated, ["1", "4"], (60, 1, 8, 8), 2e-3),  # batches are normalised by biased variances, torch keeps others
     ],
-    ids=["layer norm", "no norm", "batch norm"],
+    ids=["layer norm", "no norm", "transposed convolution in groups", "batch norm"],
 )
 def test_repaired_statistics_are_the_interpolated_ones(build, layers, shape, rtol):
     x = torch.randn(shape).double()

@@ -35,8 +35,12 @@ _PRODUCTS = {
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
 }
-_OUTPUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
@@ -176,11 +180,10 @@ def repaired_(
             call(model, batch, device)
     for name in layers:  # the map goes into weight and bias
         layer = model.get_submodule(name)
-        weight, bias = layer.weight, layer.bias
+        bias = layer.bias
         factor, offset = _map(seen[name], goals[name], shift and bias is not None)
         with torch.no_grad():
-            axis = 1 if _is_transposed(layer) else 0
-            weight.mul_(_along(weight, factor, axis))  # type: ignore[operator, arg-type]
+            _multiply_(layer, factor)
             if bias is not None:
                 bias.copy_(factor.to(bias.device) * bias + offset.to(bias.device))  # type: ignore[operator, arg-type]
     return model
@@ -280,7 +283,18 @@ def _axis(module: nn.Module) -> int | None:
     """Axis of the channels in the output of a layer that can take a factor per channel."""
     if isinstance(module, nn.Linear) or _is_transposed(module):
         return -1
-    return 1 if isinstance(module, _OUTPUT_FIRST) else None
+    return 1 if isinstance(module, _CONVOLUTIONS) else None
+
+
+def _multiply_(layer: nn.Module, factor: Tensor) -> None:
+    """Multiply the weight of a layer by a factor for each of its output channels."""
+    weight: Any = layer.weight
+    if isinstance(layer, _TRANSPOSED):  # (inputs, outputs of a group, ...), group after group
+        weight = weight.unflatten(0, (layer.groups, -1))
+        factor = factor.view(layer.groups, 1, -1, *[1] * (weight.ndim - 3)).to(weight)
+        weight.mul_(factor)
+    else:
+        weight.mul_(_along(weight, factor, 1 if _is_transposed(layer) else 0))
 
 
 def _is_transposed(module: nn.Module) -> bool:

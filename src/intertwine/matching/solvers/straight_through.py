@@ -193,7 +193,7 @@ def _cross_entropy(output: Any, batch: Any) -> Tensor:
             "model must return logits, for batches of inputs alone, (inputs, labels) or dicts with 'labels', which are "
             "classes or shares of them. Got something else: pass loss=f(output, batch)."
         )
-    flat = labels.flatten(0, -2) if labels.is_floating_point() else labels.flatten()
+    flat = labels.flatten(0, -2) if labels.is_floating_point() else labels.flatten().long()
     return nn.functional.cross_entropy(logits.flatten(0, -2).float(), flat.to(logits.device))
 
 
