@@ -122,13 +122,15 @@ def test_table_iii_by_the_differences_in_its_text():
 
 
 FEW = "few examples, "
+ALONE = f"{FEW}networks alone, "  # other networks than those beside kernels
 
 
 def chain(whole, few, sd=0.002, floor=0.38, few_floor=0.3, frozen=1.0):
     parts = (
         rows_of("accuracy", {arm: (v, sd) for arm, v in whole.items()}),
         rows_of("accuracy", {f"{FEW}{arm}": (v, sd) for arm, v in few.items()}),
-        rows_of("accuracy", {f"{FEW}trivial baseline": (few_floor, 0.0)}),
+        rows_of("accuracy", {f"{ALONE}{arm}": (few[arm], sd) for arm in WHOLE}),
+        rows_of("accuracy", {f"{start}trivial baseline": (few_floor, 0.0) for start in (FEW, ALONE)}),
         rows_of("frozen", {"FR gates": (frozen, 0.0), "FL gates": (1.0, 0.0)}), floor_of(floor),
     )  # fmt: skip
     return experiment("p2-chain").page(values_of(*parts))
