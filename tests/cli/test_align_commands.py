@@ -107,7 +107,9 @@ def test_what_is_written_has_the_smallest_loss_unless_a_repair_was_asked_for(run
     assert losses["none"] == pytest.approx(known["merged after alignment"], abs=6e-4)
     assert losses["repair"] == pytest.approx(known["merged after alignment, repaired"], abs=6e-4)
     best = min(known, key=known.get)
-    assert told[2].strip().removesuffix(".") == best == json.loads(ran.out)["scores"][-1]["network"]
+    said, card = json.loads(ran.out), training.read_card(tmp_path / "auto.safetensors")
+    assert told[2].strip().removesuffix(".") == best == said["scores"][-1]["network"]
+    assert best == said["result"] == card.recipe["result"] and said["files"] == {"merged": "auto.safetensors"}
 
 
 def test_a_barrier_on_a_folder_of_images_says_which_of_them_it_takes(run, tmp_path):

@@ -129,7 +129,8 @@ class Merge(DeviceOptions, ExampleOptions):
         how |= {"interpolation": self.interpolation, "layers": self.layers or "all"}
         settings = {
             "merged": group.names, **(how if recipe is None else {"recipe": asdict(found.recipe)}),
-            "method": self.method, "repair": found.repair or "none", "dtype": self.dtype, "seed": self.seed,
+            "method": self.method, "result": found.scored[-1][0], "repair": found.repair or "none",
+            "dtype": self.dtype, "seed": self.seed,
             "command": self.line, **({"notes": found.basis.notes} if found.basis.notes else {}),
         }  # fmt: skip
         written = {}
@@ -139,7 +140,7 @@ class Merge(DeviceOptions, ExampleOptions):
         if self.mergekit is not None:
             written["mergekit"] = _hand_over(self.mergekit, group, found)
         if self.as_json:
-            return print_json({**written, "scores": scores, "distances": found.basis.distances, **settings})
+            return print_json({"files": written, "scores": scores, "distances": found.basis.distances, **settings})
         if not (found.basis.distances or scores):
             say(f"{found.scored[-1][0]}: {', '.join(group.names)}")
         for what, value in found.basis.distances.items():
