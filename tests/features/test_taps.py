@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 import torch
 from made import Function, Made
@@ -330,6 +331,13 @@ def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
         assert all(torch.equal(one, x[order]) for one in tensors_in(join([wrap(p) for p in x.split(sizes)], order)))
     plain = list(regroup(x.split(sizes), at_least=4))
     assert torch.equal(torch.cat(plain), x)
+
+
+def test_batches_share_arrays_that_are_equal():
+    batch = lambda array: {"x": torch.ones(2, 3), "sizes": array}
+    assert (join([batch(np.arange(3)), batch(np.arange(3))])["sizes"] == np.arange(3)).all()
+    with pytest.raises(ValueError, match="must share what is not of examples"):
+        join([batch(np.arange(3)), batch(np.arange(4)[1:])])
 
 
 def test_batches_of_other_shapes_are_not_joined():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -197,7 +198,7 @@ def _joined(values: Sequence[Any], sizes: Sequence[int], index: Tensor | None) -
     if isinstance(first, list | tuple) and any(True for _ in tensors_in(first)):
         return with_items(first, [_joined(parts, sizes, index) for parts in zip(*values, strict=True)])
     if not isinstance(first, Tensor):
-        if all(value == first for value in values):
+        if all(value is first or np.all(value == first) for value in values):  # arrays, too
             return first
         raise ValueError("batches must share what is not of examples to be joined. Got some that differ.")
     if any(x.ndim == 0 or len(x) != n for x, n in zip(values, sizes)):
