@@ -1,10 +1,11 @@
-"""Torch's global random numbers: borrowed for a block, begun at a seed, and given back as they were."""
+"""Global random numbers of torch, Python and NumPy: borrowed for a block, begun at a seed, and given back."""
 
 import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from threading import RLock
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ def seeded(seed: int, device: torch.device | None = None) -> AbstractContextMana
     """Begin the global random numbers at ``seed``, for one thread at a time; after the block they are as before.
 
     Args:
-        seed: Where they begin, on the CPU and on ``device``.
+        seed: Where they begin, in torch on the CPU and on ``device``, in Python's ``random`` and in NumPy.
         device: Whose random numbers are drawn besides those of the CPU, if it is an accelerator.
     """
     return Stream(seed, device).drawing()
@@ -50,7 +51,7 @@ class Stream:
             device = torch.device("cuda", torch.cuda.current_device())
         self._device = device if device is not None and device.type == "cuda" else None
         self._seed = seed
-        self._inside: list[Tensor] | None = None
+        self._inside: tuple[Any, ...] | None = None
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -69,15 +70,21 @@ class Stream:
 
     def _begin(self) -> None:
         torch.default_generator.manual_seed(self._seed)
+        random.seed(self._seed)
+        np.random.seed(self._seed % 2**32)  # noqa: NPY002 - what people still draw from
         if self._device is not None:
             with torch.cuda.device(self._device):
                 torch.cuda.manual_seed(self._seed)
 
-    def _states(self) -> list[Tensor]:
-        own = [torch.default_generator.get_state()]
-        return own if self._device is None else [*own, torch.cuda.get_rng_state(self._device)]
+    def _states(self) -> tuple[Any, ...]:
+        of_device: Tensor | None = None if self._device is None else torch.cuda.get_rng_state(self._device)
+        others = random.getstate(), np.random.get_state()  # noqa: NPY002 - what people still draw from
+        return torch.default_generator.get_state(), *others, of_device
 
-    def _restore(self, states: list[Tensor]) -> None:
-        torch.default_generator.set_state(states[0])
-        if self._device is not None:
-            torch.cuda.set_rng_state(states[1], self._device)
+    def _restore(self, states: tuple[Any, ...]) -> None:
+        of_torch, of_python, of_numpy, of_device = states
+        torch.default_generator.set_state(of_torch)
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002 - what people still draw from
+        if of_device is not None and self._device is not None:
+            torch.cuda.set_rng_state(of_device, self._device)

@@ -239,6 +239,10 @@ def test_resume_refuses_another_plan(network, concept_set, tmp_path):
     relabelled._read = lambda i: replace(concept_set[i], image_labels=-torch.ones_like(concept_set[i].image_labels))
     with pytest.raises(ValueError, match="where data differ"):
         dissect(network, "3", relabelled, Bases([0]), resume=tmp_path, **FAST)
+    darker = copy(concept_set)  # one image in the middle
+    darker._read = lambda i: replace(concept_set[i], image=concept_set[i].image // (2 if i == 3 else 1))
+    with pytest.raises(ValueError, match="where data differ"):
+        dissect(network, "3", darker, Bases([0]), resume=tmp_path, **FAST)
     with pytest.raises(ValueError, match="where model differ"):  # the same weights and names
         dissect(nn.Sequential(*network[:3], nn.Tanh()), "3", concept_set, Bases([0]), resume=tmp_path, **FAST)
     with torch.no_grad():

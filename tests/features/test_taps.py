@@ -1,5 +1,6 @@
 """Features are exactly what the model computed, and the model is exactly as it was."""
 
+import random
 from collections import OrderedDict
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine._nested import tensors_in
+from intertwine._random import host_state
 from intertwine.features import collect, layers, tap
 from intertwine.features.activations import watching
 from intertwine.features.batches import join, length, regroup, repeatable, size
@@ -197,6 +199,25 @@ def test_the_run_that_lists_layers_leaves_no_state_for_those_that_count():
     layers(model, x)
     assert model.mean is None
     assert torch.equal(collect(model, [x], "linear")["linear"], model.linear(x - x.mean(0)).detach())
+    assert model.mean is None  # nor does the pass that counts
+
+
+def test_a_pass_over_the_data_goes_on_from_batch_to_batch_and_leaves_attributes_as_they_were():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.calls, self.seen = nn.Linear(3, 4), 0, []
+
+        def forward(self, x):
+            self.calls += 1
+            self.seen.append(x)
+            return self.linear(x) + self.calls
+
+    model, batches = Counting(), torch.randn(12, 3).split(6)
+    found = collect(model, batches, "")[""]
+    assert torch.allclose(found - model.linear(torch.cat(batches)), torch.tensor([[1.0]] * 6 + [[2.0]] * 6))
+    iw.compare(model, Counting(), batches, ["linear"], resampling=None)
+    assert model.calls == 0 and not model.seen
 
 
 def test_weights_that_the_first_run_makes_stay():
@@ -421,6 +442,24 @@ def test_the_last_seed_counts_and_the_work_between_batches_draws_on_its_own():
         torch.rand(3)
         disturbed += batch.flatten().tolist()
     assert [disturbed] == passes(loader, 1)
+
+
+def test_augmentation_by_numpy_and_python_is_the_same_in_every_pass_and_leaves_no_trace():
+    class Augmented(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, k):
+            if k >= 8:
+                raise IndexError(k)
+            return torch.tensor([np.random.rand(), random.random()])  # noqa: NPY002 - as people do
+
+    loader = torch.utils.data.DataLoader(Augmented(), batch_size=4)
+    before = host_state()
+    one, two = passes(repeatable(loader, 5))
+    assert one == two and len(set(one)) == 16
+    assert host_state() == before
+    assert passes(repeatable(loader, 6), 1) != [one]
 
 
 def test_features_of_two_models_collected_from_a_shuffled_loader_belong_together():

@@ -186,3 +186,6 @@ def test_a_file_that_keeps_one_name_of_tied_tensors_holds_all_of_them(tmp_path):
     said = json.loads(index.read_text())
     index.write_text(json.dumps({**said, "metadata": {**said["metadata"], "embed.weight": "head.weight"}}))
     assert torch.equal(StoredState(index)["embed.weight"], model.embed.weight)
+    (tmp_path / "shards" / "model.safetensors").write_bytes(path.read_bytes())
+    with pytest.raises(ValueError, match="target must hold no other weights"):  # readers would take these
+        write_shards(tmp_path / "shards", model.state_dict())

@@ -130,11 +130,14 @@ def write_shards(target: str | Path, state: Mapping[str, Tensor], shard_bytes: i
         The index that was written, last: a folder without it is incomplete.
 
     Raises:
-        ValueError: If ``target`` holds what the tensors are read from, or ``shard_bytes`` is not positive.
+        ValueError: If ``target`` holds what the tensors are read from, or weights in one file, which readers would take
+            for the model's; or ``shard_bytes`` is not positive.
     """
     target = Path(target)
     if target.resolve() in folders_of(state):
         raise ValueError(f"target must be another folder than the source's. Got {str(target)!r}.")
+    if (whole := target / "model.safetensors").exists():
+        raise ValueError(f"target must hold no other weights. Got {str(whole)!r}. Move it or name another folder.")
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes must be positive. Got {shard_bytes}.")
     shard: dict[str, Tensor] = {}

@@ -167,7 +167,7 @@ def dissect(
         "grid": list(maps.grid) if maps.grid else None,
         "channel_dim": maps.channel_dim,
     }
-    known = digest_data(concepts, maps.transform or (lambda images: images))
+    known = "" if resume is None else digest_data(concepts, maps.transform or (lambda images: images))
     folder = Folder(resume, {**settings, "model": digest_of(model), "layer": layer, "data": known})
     channels, constant, coverage, size, count = _look(stream, criterion.empty, progress)
     stream.keep(channels)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import inf, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -366,8 +367,8 @@ def digest_of(model: nn.Module) -> str:
 
 
 def digest_data(concepts: ConceptSet, transform: Callable[[Tensor], Any]) -> str:
-    """A hash of a concept set's names, its first and last image with their labels, and of the first's model input."""
-    ends = concepts[0], concepts[len(concepts) - 1]
-    shown = [part for one in ends for part in (one.image, one.labels.long(), one.image_labels.long())]
-    given = [x.cpu().double() for x in tensors_in(transform(next(concepts.batches(1)).images))]
-    return digest([repr((concepts.name, len(concepts), concepts.concepts)), *shown, *given])[:32]
+    """A hash of a concept set's names, its images with their labels, and of the first one's model input."""
+    samples = map(concepts.__getitem__, range(len(concepts)))
+    shown = (part for one in samples for part in (one.image, one.labels.long(), one.image_labels.long()))
+    given = (x.cpu().double() for x in tensors_in(transform(next(concepts.batches(1)).images)))
+    return digest(chain([repr((concepts.name, len(concepts), concepts.concepts))], shown, given))[:32]

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import alone, check_module, evaluation_mode, with_weights
+from .._evaluation import alone, check_module, evaluation_mode, unchanged, with_weights
 from .._progress import track
 from .activations import function_names, unwrap, watching, watching_functions
 from .batches import call, device_of, length, peek, size
@@ -153,7 +153,7 @@ def collect(
     _, batches = peek(loader)
     parts: dict[str, list[Tensor]] = {}
     examples = 0
-    with Tapped(model, layers, outputs=outputs, device=device) as tapped:
+    with Tapped(model, layers, outputs=outputs, device=device) as tapped, unchanged(model):
         for batch in track(batches, "Collecting features", length(loader), progress):
             features = tapped(batch)
             room = None if max_examples is None else max_examples - examples

@@ -28,9 +28,10 @@ class SharedGates(Result):
         layers: Names of the ReLU layers.
         classes: Names of the classes.
         counts: Examples of each class ``(classes,)``.
-        rates: For each layer ``(classes, C, *S)``: the share of the class's examples for which a unit is on.
-        overlap: For each layer ``(classes, classes)``: the share of units that are on for both of two *different*
-            examples, one of each class, on average.
+        rates: For each layer ``(classes, C, *S)``: the mean of a unit's gate over the class's examples. For a ReLU it
+            is the share of examples for which the unit is on; gates of soft and of leaky units are numbers, too.
+        overlap: For each layer ``(classes, classes)``: the mean over units of the product of their gates for two
+            *different* examples, one of each class; for ReLUs the share of units that are on for both.
     """
 
     layers: tuple[str, ...]
@@ -58,7 +59,7 @@ class SharedGates(Result):
         return [(tuple(int(i) for i in unit), float(difference[tuple(unit)])) for unit in torch.stack(index, 1)]
 
     def shared(self, a: str, b: str, layer: str | int, rate: float = 0.9) -> Tensor:
-        """Units that are on for at least a share ``rate`` of the examples of both classes, bool ``(C, *S)``."""
+        """Units whose rate is at least ``rate`` in both classes, bool ``(C, *S)``."""
         rates = self.rates[self._at(layer)]
         return (rates[self._class(a)] >= rate) & (rates[self._class(b)] >= rate)
 

@@ -83,6 +83,7 @@ class Align(DeviceOptions, ExampleOptions):
             raise ValueError(f"--method must be weights for --sharded. Got {self.method!r}.")
         (a, b, sym), place = inputs.stored(self), self.out / "moved"
         found = iw.align(a, b, None, seed=self.seed, kinds=self.kinds, sym=sym)
+        (place / "model.safetensors").unlink(missing_ok=True)  # of an earlier run: readers would take it first
         iw.symmetry.write_shards(place, found.apply(b))
         said, files = _written(found, self.out)
         return said, {**files, "moved": keep_beside(inputs.directory_of(self.b, self.model) or self.b, place)}

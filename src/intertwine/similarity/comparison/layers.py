@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..._evaluation import unchanged
 from ..._memory import give_back, readable
 from ..._nested import tensors_in
 from ..._progress import is_silent, track
@@ -275,6 +276,7 @@ def gather(
         taps = {}
         for name, (model, points) in models.items():
             names = [p.name for p in points]
+            stack.enter_context(unchanged(model))
             taps[name] = stack.enter_context(Tapped(model, names, outputs=reading.outputs, keep=keepers[name].keep))
             taps[name].points = tuple(points)
         few = max(sum(p.size for p in points) for _, points in models.values()) <= _FEW
