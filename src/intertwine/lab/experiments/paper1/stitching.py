@@ -79,9 +79,10 @@ class _Figure:
     residual: bool = True
     ranked: bool = True
     # At the scale small: networks of ours, after those of a first run; of printed arms, after these, or 0 for the same
-    # ones, of which they have so many at most; epochs of v2
+    # ones, of which they have so many at most; of v2 alone, after those, where they could not tell; epochs of v2
     ours: int = 0
     printed: int = 0
+    anew: int = 0
     most_printed: int | None = None
     epochs: int = 8
 
@@ -94,7 +95,10 @@ class _Figure:
         if s.scale == "small" and self.ours:
             shared = arm is OURS or not self.printed
             first, count = (_FIRST, self.ours) if shared else (_FIRST + self.ours, self.printed)
-            zoo = zoo if zoo and (arm is PRINTED_V1 or shared) else plan.zoo(*own, count, first=first)
+            if self.anew and arm is PRINTED:
+                first, count = first + count, self.anew
+            known = zoo if shared or (arm is PRINTED_V1 and not self.anew) else None
+            zoo = known or plan.zoo(*own, count, first=first)
             most = None if arm is OURS else self.most_printed
             how = {"pairs": cyclic_pairs(replace(zoo, seeds=zoo.seeds[:most]))}
             if arm is PRINTED:
@@ -120,6 +124,7 @@ class _Figure:
             whose = f"Ours and printed arms have {self.ours} and {self.printed} networks of their own"
             same = f"All arms have the same {self.ours} networks"
             same += f", maps as printed the first {self.most_printed}" if self.most_printed else ""
+            whose += f", v2 {self.anew} others, since {self.printed} told too few" if self.anew else ""
             plan.note(
                 f"{whose if self.printed else same}. First runs, of {_FIRST} others, told few statements (v2's maps "
                 "did not train in 8 epochs) and count no more."
@@ -148,7 +153,7 @@ class _Figure:
 
 
 _FIG_1 = _Figure(("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"), pairs=32, residual=False, ours=16,
-                  printed=16, epochs=14)  # fmt: skip
+                  printed=16, anew=64, epochs=14)  # fmt: skip
 _FIG_6 = _Figure(
     ("resnet20:width=4", "resnet20:width=8", "resnet20"),
     (("layer1.0.relu1", "layer2.2.relu2"),
@@ -167,7 +172,7 @@ def _plan_end(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     short = Design(s)
-    zoo = _FIG_1.enter(short, PRINTED)  # whose networks and first job are found again
+    zoo = replace(_FIG_1, anew=0).enter(short, PRINTED)
     plan.zoos, plan.tasks = short.zoos, plan.tasks + short.tasks[:1]
     epochs = s.by_scale(4, _EPOCHS, _EPOCHS)
     length = {"examples": s.by_scale(96, None, None), "recipe": {"epochs": epochs, "head_start": epochs // 2}}
