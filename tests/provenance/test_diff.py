@@ -296,6 +296,28 @@ def test_networks_of_buffers_are_compared_as_they_stand():
     assert not found.same_function and {c.name for c in found.tensors if c.kind != "equal"} == {"first", "last"}
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (torch.tensor([[2**30, 5], [2**29, 7]]), torch.tensor([[2**30 + 3, 5], [2**29, 7]])),  # packed, or indices
+        (torch.tensor(500_000), torch.tensor(500_001)),
+        (torch.ones(3, 3, dtype=torch.bool).tril(), torch.ones(3, 3, dtype=torch.bool).tril(-1)),
+    ],
+)
+def test_masks_and_whole_numbers_are_compared_exactly(before, after):
+    make = lambda held: Made(lambda m, x: x @ m.first.T, first=torch.ones(3, 4), held=held)
+    x = torch.randn(2, 4)
+    assert iw.diff(make(before), make(before.clone()), x).same_function
+    found = iw.diff(make(before), make(after), x)
+    assert not found.same_function and [c.name for c in found.tensors if not c.settled] == ["held"]
+
+
+def test_complex_weights_are_refused():
+    make = lambda: Made(lambda m, x: (x * m.phase).abs(), phase=torch.randn(4, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"phase of a must hold real numbers. Got complex64"):
+        iw.diff(make(), make(), torch.randn(2, 4))
+
+
 def _with_zero_points(w, group):
     """Four bits: whole multiples of a step of each group, counted from an integer of its own."""
     t = w.reshape(-1, group)

@@ -380,4 +380,5 @@ def _doubles(done: Conversion) -> None:
 
 def elsewhere(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors of one name are so far apart that one may lie in another layout."""
-    return x.shape != y.shape or (x.ndim == 2 and min(x.shape) > 1 and relative(y, x) > _FAR)
+    real = x.is_floating_point() and y.is_floating_point()  # masks and indices have no other layout
+    return x.shape != y.shape or (real and x.ndim == 2 and min(x.shape) > 1 and relative(y, x) > _FAR)

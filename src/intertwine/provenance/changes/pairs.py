@@ -179,10 +179,12 @@ def _resized(names: Iterable[str], sym: Symmetry, before: State, after: State) -
 
 
 def _check_real(side: str, state: State) -> None:
-    """Refuse weights of whole numbers, which are quantised."""
+    """Refuse weights of whole numbers, which are quantised, and complex numbers."""
     for name, x in state.items():
+        found = str(x.dtype).removeprefix("torch.")
+        if x.is_complex():
+            raise ValueError(f"{name} of {side} must hold real numbers. Got {found}: hold torch.view_as_real of it.")
         if name.endswith(("weight", "bias")) and not x.is_floating_point():
-            found = str(x.dtype).removeprefix("torch.")
             raise ValueError(f"{name} of {side} must hold real numbers. Got {found}: dequantise the weights first.")
 
 

@@ -135,7 +135,8 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
     ``exact`` where ``a`` holds numbers of the first network as they are, not scaled or mixed.
     """
     dtypes = dtype_name(a.dtype), dtype_name(b.dtype)
-    wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
+    real = a.is_floating_point() and b.is_floating_point()
+    wide = torch.float32 if real and torch.float64 not in (a.dtype, b.dtype) else torch.float64
     x, y = a.detach().to("cpu", wide), b.detach().to("cpu", wide)
 
     def made(kind: str, detail: str = "", **more: Any) -> TensorChange:
@@ -153,11 +154,11 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
         "changed": float((gap != 0).double().mean()),
         "zeros": tuple(float((t == 0).double().mean()) for t in (x, y)),
     }
+    if not real:  # each counts: no rounding makes one index of another
+        return made("changed", "whole numbers", **facts)
     rounding = _rounding(x, y, b.dtype)
     if rounding:
         return made(ROUNDED, rounding, **facts)
-    if not a.is_floating_point():
-        return made("changed", "whole numbers", **facts)
     kind, detail, rows = _whole(x, y, gap, facts["cosine"])
     if kind in ("quantised", "pruned", "filled", "centred", "scaled", "constant", "reordered"):
         return made(kind, detail, **facts)
