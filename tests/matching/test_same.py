@@ -125,6 +125,26 @@ def test_buffers_that_no_checkpoint_holds_are_judged_by_what_they_do():
     assert found.verdict == DIFFERENT and "compute other functions" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (torch.ones(3, 3, dtype=torch.bool).tril(), torch.ones(3, 3, dtype=torch.bool).tril(-1)),
+        (torch.arange(6), torch.arange(6).flip(0)),
+        (torch.tensor([1.0 + 2.0j]), torch.tensor([1.0 - 2.0j])),
+    ],
+)
+def test_masks_indices_and_complex_numbers_that_differ_are_said(before, after):
+    def net(held):
+        torch.manual_seed(0)
+        return Made(lambda m, x: m.last(m.first(x).relu()), first=nn.Linear(4, 8), last=nn.Linear(8, 3), held=held)
+
+    a, b, x = net(before), net(after), torch.randn(6, 4)
+    states = [dict(model.state_dict()) for model in (a, b)]
+    for found in (same(a, b, x), same(*states, None, iw.symmetries(a, x))):
+        assert found.verdict == RELATED and [*found.differing] == ["held"] and "differ: held" in found.reason
+    assert same(a, net(before.clone()), x).verdict == SAME
+
+
 def test_other_architectures_are_different():
     model, sym, x = make("mlp")
     wide = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 2)).double()

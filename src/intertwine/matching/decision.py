@@ -49,6 +49,10 @@ def decided(
     for state in (pair.a, pair.b):
         check_weights(part.sym, state)
     found = _judged(part, replaced, error, one_path and not _unruled(sym))
+    if (found.precision or found.verdict == RELATED) and (beside := _beside(pair)):
+        said = f"{found.reason}; whole or complex numbers, which nothing moves, differ: {listed(beside)}"
+        found = replace(found, reason=said, differing={**found.differing, **beside})
+        found = replace(found, verdict=RELATED, precision=None) if found.verdict == SAME else found
     if found.verdict == RELATED and found.transformation is not None:
         grids = quantised(part.sym, (pair.a, pair.b), found.transformation, found.differing)
         return replace(found, reason="; ".join([found.reason, *_layers_of_one(pair, replaced), *grids]))
@@ -96,6 +100,17 @@ def _judged(
     if known and _many(pair, pair.sym.layouts.keys() - unequal.keys()):
         return _in_part(match, pair, pair.sym.layouts, unequal)
     return match
+
+
+def _beside(pair: Pair) -> dict[str, float]:
+    """Tensors of whole or complex numbers, counters apart, that are not equal, with their relative changes."""
+    found = {}
+    for name in (n for n in pair.a if n in pair.b and n not in pair.sym.layouts and n not in pair.sym.aliases):
+        x, y = (state[name].detach().cpu() for state in (pair.a, pair.b))
+        if not x.is_floating_point() and (x.numel() > 1 or x.is_complex()) and not torch.equal(x, y):
+            ours, theirs = (torch.view_as_real(t) if t.is_complex() else t.double() for t in (x, y))
+            found[name] = changed(ours, theirs) if ours.shape == theirs.shape else float("inf")
+    return {name: change for name, change in found.items() if change}
 
 
 def _many(pair: Pair, names: Collection[str]) -> bool:
