@@ -7,6 +7,7 @@ import torch
 from handmade import MAKERS, make
 from torch import nn
 
+import intertwine as iw
 from intertwine import symmetries
 from intertwine.symmetry.action import act, act_, act_on_features, kept_variances, tensors_of
 from intertwine.symmetry.transformation import KINDS, identity, random, with_parts
@@ -107,6 +108,39 @@ def test_variance_that_cannot_follow_is_kept_and_listed():
     assert function_error(model, twin, x) < 1e-12
     assert bool((twin[1].running_var >= 0).all())
     assert kept_variances(sym, identity(sym), tensors_of(model)) == {}
+
+
+def test_ties_that_are_not_the_models_are_refused():
+    def network(seed, tied):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        model[2].weight = model[0].weight if tied else model[2].weight
+        return model
+
+    x, both, apart = torch.randn(5, 4), network(0, tied=True), network(1, tied=False)
+    for sym, model, said in (
+        (symmetries(both, x), apart, "must be equal, as in the model of the symmetry"),
+        (symmetries(apart, x), both, "must be two tensors, as in the model of the symmetry"),
+    ):
+        for move in (act, lambda sym, g, model: act_(sym, g, model.state_dict())):
+            with pytest.raises(ValueError, match=said):
+                move(sym, random(sym, 0), model)
+        with pytest.raises(ValueError, match=said):
+            iw.canonical(model, x, sym)
+        with pytest.raises(ValueError, match=said):
+            iw.align(apart, both, x, sym=sym)
+    state = apart.state_dict()
+    for call in (
+        lambda sym: sym.act(sym.random(), state),
+        lambda sym: iw.fingerprint(state, None, sym),
+        lambda sym: iw.same(both.state_dict(), state, None, sym),
+    ):
+        with pytest.raises(ValueError, match="must be equal, as in the model of the symmetry"):
+            call(symmetries(both, x))
+    with pytest.raises(ValueError, match="must be two tensors"):
+        iw.matching.gather([apart, both], x)
+    untied = iw.diff(both.state_dict(), {**both.state_dict(), "2.weight": torch.eye(4)}, None, symmetries(both, x))
+    assert [c.name for c in untied.tensors if not c.settled] == ["2.weight"]
 
 
 def test_bad_input():

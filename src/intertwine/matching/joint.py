@@ -12,7 +12,7 @@ from .._progress import track
 from .._result import UNSAVED, Result
 from .._words import counted
 from ..symmetry import Symmetry, Transformation
-from ..symmetry.action import moved, rewritable, tensors_of, write
+from ..symmetry.action import check_ties, moved, rewritable, tensors_of, write
 from ..symmetry.find import symmetries
 from ..symmetry.transformation import check_kinds, identity
 from .coordinates.networks import Networks, check_matching, gauge_of
@@ -108,6 +108,8 @@ def gather(
     gauge = gauge_of(models, example_inputs, sym) if {"permutation", "linear"} <= chosen else None
     if gauge is not None:
         sym, models = gauge.sym, [gauge(model) for model in models]
+    for model in models:
+        check_ties(sym, tensors_of(model), written=True)
     elements = [identity(sym) for _ in models]
     twins = [rewritable(sym, model) for model in models]
     states = [tensors_of(twin) for twin in twins]

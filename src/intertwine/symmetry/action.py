@@ -60,6 +60,7 @@ def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
     if sym.path_only:
         warnings.warn(f"twin is certified for {sym.certified} only", PathWarning, stacklevel=3)
     check(sym, g, tensors_of(model), sym.layouts)
+    check_ties(sym, tensors_of(model), written=True)
     twin = rewritable(sym, model)
     act_(sym, g, tensors_of(twin))
     return twin
@@ -68,6 +69,7 @@ def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
 def act_lazily(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> LazyState:
     """A state dict moved by ``g`` tensor by tensor, each when it is asked for; before, only headers are read."""
     check_headers(sym, state)
+    check_ties(sym, state)
 
     def tensor(name: str) -> Tensor:
         origin = sym.aliases.get(name, name)
@@ -144,6 +146,7 @@ def act_(sym: Description, g: Transformation, state_dict: dict[str, Tensor]) -> 
     norms = {n for norm in sym.batch_norms for n in (norm.variance, norm.weight)}
     others = [name for name in sym.layouts if name not in norms]
     check(sym, g, state_dict, sym.layouts)
+    check_ties(sym, state_dict, written=True)
     first = dict(_moved(sym, g, state_dict, [name for name in sym.layouts if name in norms]))  # all that may be refused
     for name, tensor in chain(first.items(), _moved(sym, g, state_dict, others)):  # the others one at a time
         with torch.no_grad():
@@ -325,6 +328,25 @@ def check_headers(sym: Description, state: Mapping[str, Tensor], names: Iterable
             raise ValueError(f"{name} must hold real numbers to be moved. Got {found}: convert or dequantise it first.")
 
 
+def check_ties(sym: Description, state: Mapping[str, Tensor], written: bool = False) -> None:
+    """Refuse tensors that differ where the symmetry knows one, and one that is to be ``written`` where it knows two."""
+    for alias, name in sym.aliases.items():
+        x, y = (state.get(n) for n in (alias, name))
+        if x is not None and y is not None and x.data_ptr() != y.data_ptr() and not torch.equal(x, y):
+            raise ValueError(
+                f"{alias} and {name} must be equal, as in the model of the symmetry, where they are one tensor. Got "
+                "two that differ: find the symmetries of the model that they are of."
+            )
+    held: dict[tuple[object, ...], str] = {}
+    for name in sym.layouts if written else ():
+        other = held.setdefault(_geometry(state[name]), name) if state[name].data_ptr() else name
+        if other != name:
+            raise ValueError(
+                f"{other} and {name} must be two tensors, as in the model of the symmetry. Got one that is tied: find "
+                "the symmetries of the model that it is of."
+            )
+
+
 def check_states(sym: S | None, **given: object) -> tuple[S, list[Mapping[str, Tensor]]]:
     """The symmetry and the state dicts that were given, each of its code; a module beside one is a ``TypeError``."""
     states: list[Mapping[str, Tensor]] = [x for x in given.values() if isinstance(x, Mapping)]
@@ -334,6 +356,7 @@ def check_states(sym: S | None, **given: object) -> tuple[S, list[Mapping[str, T
     assert sym is not None
     for state in states:
         check_headers(sym, state)
+        check_ties(sym, state)
     return sym, states
 
 

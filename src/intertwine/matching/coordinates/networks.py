@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..._io.lazy import LazyState, State
 from ...errors import VerificationError
-from ...symmetry.action import moved, tensors_of
+from ...symmetry.action import check_ties, moved, tensors_of
 from ...symmetry.blocks import carrying
 from ...symmetry.find import symmetries
 from ...symmetry.folding.fold import centre, push_biases
@@ -298,6 +298,8 @@ def common_symmetry(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmet
     """The symmetry of both networks, after a check that they are of one architecture."""
     check_matching(a, b, finite=False)
     if sym is not None:
+        for model in (a, b):
+            check_ties(sym, tensors_of(model), written=True)
         return sym, sym
     sym, sym_b = symmetries(a, example_inputs), symmetries(b, example_inputs)
     if (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):

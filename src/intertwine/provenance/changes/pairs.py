@@ -82,10 +82,10 @@ def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = 
     layers = moved_layers(a, b) if entries is None else {}
     if layers:
         source = _renumbered(source, target, moved_layers(b, a) if turned else layers)
-    own = [n for n in target if n not in sym.aliases]
-    ties = {
-        n for n, other in sym.aliases.items() if n not in source or torch.equal(source[n], source.get(other, source[n]))
-    }
+    tied = lambda n, other, state: n not in state or torch.equal(state[n], state.get(other, state[n]))
+    loose = {n for n, other in sym.aliases.items() if not tied(n, other, target)}
+    own = [n for n in target if n not in sym.aliases or n in loose]
+    ties = {n for n, other in sym.aliases.items() if n not in loose and tied(n, other, source)}
     if entries is None:
         offered = dict.fromkeys(n for n in source if n not in {*own} | ties)
         unlike = {n: [n] for n in own if n in source and elsewhere(target[n], source[n])}

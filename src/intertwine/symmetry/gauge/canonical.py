@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
-from ..action import moved, rewritable, tensors_of, write
+from ..action import check_ties, moved, rewritable, tensors_of, write
 from ..blocks import carrying
 from ..coupling import coupled, restricted
 from ..find import symmetries
@@ -147,6 +147,7 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
     twin = rewritable(sym, model)
     live = tensors_of(twin)
     check_weights(sym, live)
+    check_ties(sym, live, written=True)
     folded = fold(sym, live)
     g = balanced(folded)  # scales and matrices, then order, then signs
     g = arranged(folded.sym, {**folded.state, **moved(folded.sym, g, folded.state)}) @ g

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..._evaluation import in_usual_mode
 from ..._io.codec import encode
-from ..action import check_states, moved, tensors_of
+from ..action import check_states, check_ties, moved, tensors_of
 from ..blocks import Block, align, blocks, parent_dims
 from ..coupling import coupled, restricted
 from ..find import symmetries
@@ -67,6 +67,7 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sy
 
 def fingerprint_state(sym: Symmetry, state: Mapping[str, Tensor]) -> str:
     """The fingerprint of a state dict, read one group of coupled tensors at a time: it may load them when asked."""
+    check_ties(sym, state)
     numbers = [round(float(x) / _STEP) for x in invariants(sym, state)]
     described = {name: encode(layout, Layout) for name, layout in sorted(sym.layouts.items())}
     return f"iw1-{_digest(described, 4)}-{_digest(numbers, 8)}"
