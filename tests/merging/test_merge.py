@@ -357,6 +357,8 @@ def test_bad_input(trained, aligned, digits):
         merge(a, broken, None)
     with pytest.raises(ValueError, match="models must be at least two"):
         gather([a], X)
+    with pytest.raises(ValueError, match="models must be at least two"):
+        merge_many([], X)
     with pytest.raises(ValueError, match="loader must yield at least one batch"):
         merge(*norm, aligned["cnn"], loader=[])
 

@@ -186,6 +186,9 @@ def merge_many(
         kinds: Kinds of elements to search, see ``align``.
         progress: Whether to show progress.
 
+    Raises:
+        ValueError: If there are fewer than two networks, or as for ``merge`` and ``gather``.
+
     Examples:
         >>> import torch
         >>> models = [nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(3)]
@@ -193,6 +196,8 @@ def merge_many(
         >>> merged(torch.zeros(1, 3)).shape
         torch.Size([1, 2])
     """
+    if len(models) < 2:
+        raise ValueError(f"models must be at least two. Got {len(models)}.")
     check_repair(models[0], repair, loader)
     found = gather(
         models, example_inputs, method, loader=loader, sweeps=sweeps, seed=seed, kinds=kinds, progress=progress
