@@ -89,6 +89,12 @@ def test_what_was_not_tested_has_no_verdict_of_its_own():
     assert "  table   identical  not tested  1 of 1 tensor unchanged" in found.summary().splitlines()
 
 
+def test_tensors_without_entries_tell_nothing():
+    a = net(0)
+    a.empty = nn.Parameter(torch.zeros(0, 4))
+    assert iw.lineage(a, tuned(a), X).verdict == "derived"
+
+
 def test_frozen_tensors_are_listed():
     a = net(0)
     b = tuned(a)

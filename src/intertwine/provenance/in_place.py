@@ -219,7 +219,7 @@ def _judged(title: str, seen: _Seen, places: Sequence[Tensor] | None) -> SpaceAg
 
 def equal(x: Tensor, y: Tensor) -> bool:
     """Whether all numbers are the same, and not all of them one number."""
-    return x.is_floating_point() and torch.equal(x, y) and bool((x != x.flatten()[:1]).any())
+    return x.is_floating_point() and torch.equal(x, y) and bool((x.flatten() != x.flatten()[:1]).any())
 
 
 def cosine(x: Tensor, y: Tensor) -> float:
