@@ -88,6 +88,8 @@ def test_workers_score_the_pairs_of_many(run, three, tmp_path):
     [
         (["step-100.pt", "step-20.pt", "step-3.pt"], ["step-3.pt", "step-20.pt", "step-100.pt"]),
         (["run/9/a.pt", "run/10/a.pt", "run/1/a.pt"], ["run/1/a.pt", "run/9/a.pt", "run/10/a.pt"]),
+        (["rate-0.25.pt", "rate-0.5.pt", "rate-0.1.pt"], ["rate-0.1.pt", "rate-0.25.pt", "rate-0.5.pt"]),
+        (["rate-1.pt", "rate-0.5.pt"], ["rate-0.5.pt", "rate-1.pt"]),
         (["b.pt", "a.pt", "c.pt"], ["b.pt", "a.pt", "c.pt"]),
         (["a-2-7.pt", "a-1-8.pt", "a-1-7.pt"], ["a-2-7.pt", "a-1-8.pt", "a-1-7.pt"]),  # two numbers
     ],

@@ -174,11 +174,11 @@ class Demo(Study):
 
 def _in_order(paths: Sequence[Path]) -> list[Path]:
     """Checkpoints that differ in one number alone by that number, as a shell's ``step-*`` does not list them."""
-    split = [re.split(r"(\d+)", str(path)) for path in paths]
+    split = [re.split(r"(\d+(?:\.\d+)?)", str(path)) for path in paths]
     differ = {k for one in split for k, (x, y) in enumerate(zip(one, split[0])) if x != y}
     if len({len(one) for one in split}) > 1 or len(differ) != 1 or (at := differ.pop()) % 2 == 0:
         return list(paths)
-    return [path for _, path in sorted(zip(split, paths), key=lambda pair: int(pair[0][at]))]
+    return [path for _, path in sorted(zip(split, paths), key=lambda pair: float(pair[0][at]))]
 
 
 def _size(sizes: tuple[int, int], splits: iw.lab.data.DataSplits) -> int:
