@@ -1,6 +1,7 @@
 """``same`` sees through the group, through rounding, and tells training from both."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -143,6 +144,36 @@ def test_masks_indices_and_complex_numbers_that_differ_are_said(before, after):
     for found in (same(a, b, x), same(*states, None, iw.symmetries(a, x))):
         assert found.verdict == RELATED and [*found.differing] == ["held"] and "differ: held" in found.reason
     assert same(a, net(before.clone()), x).verdict == SAME
+
+
+def _default(limit):
+    return lambda x, limit=limit: x.clamp(0, limit)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda size, limit: (lambda x: x * size, lambda x: x.clamp(0, limit)),  # numbers in closures
+        lambda size, limit: (nn.Identity(), _default(limit)),
+        lambda size, limit: (nn.Identity(), partial(torch.clamp, min=0, max=limit)),
+    ],
+)
+def test_settings_in_functions_that_the_example_does_not_reach_are_seen(make):
+    def net(limit):
+        torch.manual_seed(0)
+        first, last = make(1, limit)
+        return Made(lambda m, x: m.last(m.first(m.layer(x))), layer=nn.Linear(4, 8), first=first, last=last)
+
+    x = torch.randn(5, 4)
+    assert iw.same(net(50), net(50), x)
+    assert iw.same(net(50), net(60), x).verdict == UNTOLD
+
+
+def test_one_setting_in_two_places_is_compared_in_both():
+    limit, other = 50.5, 60.5
+    net = lambda low, high: Made(lambda m, x: m.layer(x).clamp(-m.low, m.high), layer=layer, low=low, high=high)
+    layer = nn.Linear(4, 8)
+    assert iw.same(net(limit, limit), net(float("50.5"), other), torch.randn(5, 4)).verdict == UNTOLD
 
 
 def test_other_architectures_are_different():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -154,14 +155,14 @@ def correspond(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b
 def in_one_code(a: nn.Module, b: nn.Module) -> bool:
     """Whether two models are of the same classes with the same settings, as far as their attributes show."""
     ours, theirs = (dict(m.named_modules()) for m in (a, b))
-    return ours.keys() == theirs.keys() and all(_alike(m, theirs[name], set()) for name, m in ours.items())
+    return ours.keys() == theirs.keys() and all(_alike(m, theirs[name], {}) for name, m in ours.items())
 
 
-def _alike(x: Any, y: Any, seen: set[int]) -> bool:
-    """Whether two settings are equal; tensors that modules own are none."""
-    if x is y or id(x) in seen:
+def _alike(x: Any, y: Any, seen: dict[tuple[int, int], tuple[Any, Any]]) -> bool:
+    """Whether two settings are equal; tensors that modules own are none. Pairs ``seen`` live on, and with them ids."""
+    if x is y or (id(x), id(y)) in seen:
         return True
-    seen.add(id(x))
+    seen[id(x), id(y)] = x, y
     if type(x) is not type(y):
         return False
     if isinstance(x, Tensor):
@@ -172,7 +173,10 @@ def _alike(x: Any, y: Any, seen: set[int]) -> bool:
         return x.keys() == y.keys() and all(_alike(v, y[key], seen) for key, v in x.items())
     if isinstance(x, FunctionType):
         inner = [[c.cell_contents for c in f.__closure__ or ()] for f in (x, y)]
+        inner = [[*some, f.__defaults__, f.__kwdefaults__] for some, f in zip(inner, (x, y))]
         return x.__code__ == y.__code__ and _alike(inner[0], inner[1], seen)
+    if isinstance(x, partial):
+        return _alike((x.func, x.args, x.keywords), (y.func, y.args, y.keywords), seen)
     if type(x).__eq__ is object.__eq__ and hasattr(x, "__dict__"):
         ours, theirs = ({k: v for k, v in vars(z).items() if k not in _OWNED} for z in (x, y))
         return _alike(ours, theirs, seen)
