@@ -58,6 +58,17 @@ def test_settings_that_no_tensor_shows_are_not_in_it():
     assert "settings differ" in fingerprint.__doc__ and "settings such as" in Fingerprint.__doc__
 
 
+def test_a_head_of_another_temperature_shares_it_and_is_not_the_same():
+    torch.manual_seed(0)
+    a, x = nn.Linear(4, 3), torch.randn(5, 4)
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        for p in b.parameters():
+            p.mul_(2)
+    assert fingerprint(a, x) == fingerprint(b, x) and not iw.same(a, b, x)
+    assert all("temperature" in (said.__doc__ or "") for said in (fingerprint, Fingerprint))
+
+
 def test_inputs_and_outputs_may_not_change_places():
     model, sym, x = make("mlp")
     mark = fingerprint(model, x, sym)

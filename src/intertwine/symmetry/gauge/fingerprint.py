@@ -28,7 +28,9 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sy
     """A short string, equal for symmetric copies of a network in practice and different for networks of other weights.
 
     What no tensor shows is not in it: networks of the same weights whose settings differ, such as ``rope_theta``, an
-    epsilon, or one activation of a kind for another, share it though they compute other functions. ``same`` tells them.
+    epsilon, or one activation of a kind for another, share it though they compute other functions. So do most in
+    which a whole tensor is larger by one positive factor, such as a head with another temperature (each is compared
+    with its own size), and those with other masks, whole or complex numbers. ``same`` tells them.
     Nor is what no element of the group does: a copy whose stream was rotated has another string, also once both are
     folded; one whose biases or means of norms were folded shares it once both are.
 
