@@ -137,6 +137,17 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"weights must be finite. Got NaN or infinity in '2.weight' of b"):
         iw.lineage(a, b, X)
     sym, state = iw.symmetries(a, X), dict(a.state_dict())
+    bytes_ = {**state, "0.weight": state["0.weight"].to(torch.float8_e4m3fn)}
+    said = r"16 bits or more. Got (torch\.)?float8_e4m3fn.*dequantise"
+    for call in (
+        lambda: lineage_of_states(sym, state, bytes_),
+        lambda: iw.diff(state, bytes_, None, sym),
+        lambda: iw.same(state, bytes_, None, sym),
+        lambda: iw.align(state, bytes_, None, sym=sym),
+        lambda: iw.fingerprint(bytes_, None, sym),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
     coarse = {**state, "0.weight": state["0.weight"].to_sparse()}
     with pytest.raises(ValueError, match=r"not quantised. Got quantised or sparse numbers in '0.weight' of b"):
         lineage_of_states(sym, state, coarse)

@@ -201,6 +201,8 @@ def checked(x: Tensor, name: str, side: str) -> Tensor:
         raise ValueError(
             f"weights must be dense and not quantised. Got {kind} in {name!r} of {side}: dequantise first."
         )
+    if x.is_floating_point() and x.dtype.itemsize < 2:
+        raise ValueError(f"weights must have 16 bits or more. Got {x.dtype} in {name!r} of {side}: dequantise first.")
     if not x.is_floating_point() and x.ndim > 1:
         raise ValueError(f"weights must be real numbers. Got integers in {name!r} of {side}: dequantise first.")
     if not bool(torch.isfinite(x).all()):

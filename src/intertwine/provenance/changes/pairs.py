@@ -179,11 +179,13 @@ def _resized(names: Iterable[str], sym: Symmetry, before: State, after: State) -
 
 
 def _check_real(side: str, state: State) -> None:
-    """Refuse weights of whole numbers, which are quantised, and complex numbers."""
+    """Refuse weights of whole numbers or 8 bits, which are quantised, and complex numbers."""
     for name, x in state.items():
         found = str(x.dtype).removeprefix("torch.")
         if x.is_complex():
             raise ValueError(f"{name} of {side} must hold real numbers. Got {found}: hold torch.view_as_real of it.")
+        if x.is_floating_point() and x.dtype.itemsize < 2:
+            raise ValueError(f"{name} of {side} must have 16 bits or more. Got {found}: dequantise the weights first.")
         if name.endswith(("weight", "bias")) and not x.is_floating_point():
             raise ValueError(f"{name} of {side} must hold real numbers. Got {found}: dequantise the weights first.")
 

@@ -258,6 +258,8 @@ def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
             raise ValueError(
                 f"weights must be dense and not quantised. Got {tensor.layout} in {name!r}: dequantise first."
             )
+        if tensor.is_floating_point() and tensor.dtype.itemsize < 2:
+            raise ValueError(f"weights must have 16 bits or more. Got {tensor.dtype} in {name!r}: dequantise first.")
         if tensor.is_meta:
             raise ValueError(f"weights must hold numbers. Got {name!r} on the meta device: load a checkpoint first.")
         finite = bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())  # a sum alone may overflow
