@@ -1,6 +1,7 @@
 """Streams that rotate: planted elements, no solver worse than its start, what is learned, many networks, bad input."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -144,6 +145,21 @@ def aligned():
     return a, b, x, iw.align(a, b, x, chance=False)
 
 
+@pytest.mark.parametrize("name", ["rotary, grouped queries, gates", "gains 1 + w"])
+def test_results_that_were_loaded_take_folded_networks_alone(name, tmp_path):
+    """They know no more how to fold, and rotate streams whose gains would have to turn with them."""
+    (a, x), (b, _) = (trained_like(name, seed) for seed in (0, 1))
+    found = iw.align(a.double(), b.double(), x, chance=False)
+    again = iw.Alignment.load(found.save(tmp_path / "found.safetensors"))
+    assert again.gains == found.gains and set(again.gains.values()) == {0.0 if "1 + w" in name else 1.0}
+    with pytest.raises(ValueError, match=r"gains of norms must be folded.*iw.fold"):
+        again.apply(b)
+    with pytest.raises(ValueError, match="gains of norms must be folded"):
+        again.apply(b.state_dict())
+    for folded in (found.folded(b), iw.fold(b, x).model):
+        iw.testing.assert_same_function(b, again.apply(folded), x, rtol=1e-5)
+
+
 def test_an_alignment_is_one_of_the_networks_as_they_came(aligned):
     a, b, x, found = aligned
     assert found.gauge is not None and found.after < found.before
@@ -204,6 +220,8 @@ def test_several_networks_meet_in_one_basis_and_merge():
     model, x = trained_like("rotary, grouped queries, gates")
     a, b = planted(model, x)
     found = gather([a, b, copy.deepcopy(a)], x, kinds=KINDS, sweeps=2)
+    with pytest.raises(ValueError, match="gains of norms must be folded"):
+        replace(found, gauge=None).apply([model, b, a])
     assert found.distances[-1] < 0.05 * found.distances[0]
     iw.testing.assert_same_function(b, found.apply([a, b, a])[1], x, rtol=1e-3)
 

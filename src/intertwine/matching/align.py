@@ -14,7 +14,7 @@ from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import check_states
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
-from .coordinates.networks import Networks, common_symmetry, gauge_of
+from .coordinates.networks import Networks, check_folded, common_symmetry, gauge_of
 from .correspondence.correspond import carrier_of
 from .judgement.agreement import agreement, cosines_by_chance, unweighted
 from .solvers import CoordinateDescent, Solution, Solver, solver_named
@@ -57,6 +57,7 @@ class Alignment(Result):
         chance: By space the mean cosine that the same kind of search reaches between unrelated networks: ``a``, and
             ``b`` with its weights mixed; empty where it was not asked for. A mean cosine says something above it only.
         a: The network ``a`` in the gauge of the alignment: itself where nothing was folded. Not saved.
+        gains: Gains of norms that had to be folded, by the value of each entry since; empty where nothing was.
         gauge: How networks are folded, or ``None``. Not saved: of a loaded alignment ``apply`` takes folded networks.
         carry: What carries the weights of ``b`` into the code of ``a`` first, where the two differ. Not saved either.
 
@@ -85,6 +86,7 @@ class Alignment(Result):
     starts: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     chance: Mapping[str, float] = field(default_factory=dict)
+    gains: Mapping[str, float] = field(default_factory=dict)
     a: Any = field(default=None, metadata=UNSAVED)
     gauge: Any = field(default=None, metadata=UNSAVED)
     carry: Any = field(default=None, metadata=UNSAVED)
@@ -95,12 +97,17 @@ class Alignment(Result):
         Args:
             b: The network that was aligned, or another checkpoint in the same basis. It is left as it is. A state dict
                 is moved tensor by tensor, each when it is asked for.
-        """
+
+        Raises:
+            ValueError: If the alignment was loaded and is of folded networks, and ``b`` is not folded.
+        """  # noqa: DOC502 - raised by the check
         return self.symmetry.act(self.transformation, self.folded(b))
 
     def folded(self, model: nn.Module) -> nn.Module:
         """``a``, ``b`` or another checkpoint in the code of ``a`` and the gauge of the alignment: itself if it is."""
         model = model if self.carry is None else self.carry(model)
+        if self.gauge is None:
+            check_folded(self.gains, model)
         return model if self.gauge is None else self.gauge(model)
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -244,6 +251,7 @@ def align(
         symmetry=sym,
         transformation=g,
         a=networks.a,
+        gains={} if gauge is None else gauge.gains,
         gauge=gauge,
         carry=carry,
         objective=found.objective,

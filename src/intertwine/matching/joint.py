@@ -1,6 +1,6 @@
 """Joint alignment of several networks: each in turn is matched to the mean of the others."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..symmetry import Symmetry, Transformation
 from ..symmetry.action import check_ties, moved, rewritable, tensors_of, write
 from ..symmetry.find import symmetries
 from ..symmetry.transformation import check_kinds, identity
-from .coordinates.networks import Networks, check_matching, gauge_of
+from .coordinates.networks import Networks, check_folded, check_matching, gauge_of
 from .solvers import Solver, solver_named
 
 _SETTLED = 1e-6  # relative fall of the distance that is worth another sweep
@@ -30,12 +30,14 @@ class Gathering(Result):
         transformations: For each network the element that moves it into the common basis, near that of the first.
         distances: Root mean square distance of the moved networks from their mean, relative to the mean's norm, before
             the first sweep and after each.
+        gains: Gains of norms that had to be folded, by the value of each entry since; empty where nothing was.
         gauge: How networks are folded first, so that streams rotate, or ``None``. Not saved.
     """
 
     symmetry: Symmetry
     transformations: tuple[Transformation, ...]
     distances: tuple[float, ...]
+    gains: Mapping[str, float] = field(default_factory=dict)
     gauge: Any = field(default=None, metadata=UNSAVED)
 
     _columns = ("sweep", "distance")
@@ -54,10 +56,13 @@ class Gathering(Result):
         """Copies of the networks in the common basis.
 
         Raises:
-            ValueError: If their number is another one.
+            ValueError: If their number is another one, or the result was loaded and is of folded networks, and one is
+                not folded.
         """
         if len(models) != len(self.transformations):
             raise ValueError(f"models must be the {len(self.transformations)} that were gathered. Got {len(models)}.")
+        for model in models if self.gauge is None else ():
+            check_folded(self.gains, model)
         folded = models if self.gauge is None else [self.gauge(model) for model in models]
         return [self.symmetry.act(g, model) for g, model in zip(self.transformations, folded)]
 
@@ -128,7 +133,7 @@ def gather(
         distances.append(_distance(states, names))
         if distances[-1] >= distances[-2] * (1 - _SETTLED):
             break
-    return Gathering(sym, tuple(elements), tuple(distances), gauge)
+    return Gathering(sym, tuple(elements), tuple(distances), {} if gauge is None else gauge.gains, gauge)
 
 
 def mean_weights(states: Sequence[State]) -> dict[str, Tensor]:

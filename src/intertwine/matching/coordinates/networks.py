@@ -20,7 +20,7 @@ from ...symmetry.action import check_ties, moved, tensors_of
 from ...symmetry.blocks import carrying
 from ...symmetry.find import symmetries
 from ...symmetry.folding.fold import centre, push_biases
-from ...symmetry.folding.norms import NORMALISING, fold_norms, level_biases, rotatable
+from ...symmetry.folding.norms import NORMALISING, fold_norms, level_biases, norms, rotatable
 from ...symmetry.folding.rewriter import Rewriter
 from ...symmetry.gauge.bases import least_passing, undetermined
 from ...symmetry.gauge.canonical import Folded, balanced, fold
@@ -41,6 +41,7 @@ class Gauge:
     sym: Symmetry  # Of the folded networks
     ones: frozenset[str]  # Streams of which layer norms take the mean: rotations keep the vector of ones there
     added: tuple[str, ...]  # Tensors that the folded networks have more, as ``fold`` says
+    gains: Mapping[str, float]  # Parameters of norms that were folded, with the value of each entry since
     example_inputs: Any
     known: tuple[tuple[nn.Module, nn.Module], ...]  # Networks that were folded already, each with its folded form
 
@@ -94,7 +95,19 @@ def _fold(model: nn.Module, example_inputs: Any) -> Gauge | None:
     except (ValueError, VerificationError):  # nothing that can be folded, or not without a change
         return None
     known = ((model, rewriter.finished()),)
-    return Gauge(sym, frozenset(streams & centred), tuple(rewriter.added), example_inputs, known)
+    gains = {n.gain.view.source: n.gain.one for n in norms(rewriter.graph) if bool((n.gain.numbers == 1).all())}
+    return Gauge(sym, frozenset(streams & centred), tuple(rewriter.added), gains, example_inputs, known)
+
+
+def check_folded(gains: Mapping[str, float], model: nn.Module | Mapping[str, Tensor]) -> None:
+    """Refuse a network that is not in a gauge: elements that rotate its streams would change its function."""
+    state = model if isinstance(model, Mapping) else tensors_of(model)
+    for name, one in gains.items():
+        if name in state and not bool((state[name] == one).all()):
+            raise ValueError(
+                f"gains of norms must be folded, as where this was found. Got {name} with entries other than {one:g}: "
+                "give iw.fold(model, example_inputs).model, or align again."
+            )
 
 
 def turning(sym: Symmetry, a: State, b: State) -> tuple[Transformation, float]:
