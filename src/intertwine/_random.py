@@ -27,6 +27,16 @@ def host_state() -> tuple[object, ...]:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), np.asarray(numbers).tobytes(), *rest
 
 
+def begin(seed: int, device: torch.device | None = None) -> None:
+    """Begin the global random numbers of the CPU and of ``device``; ``torch.manual_seed`` begins all devices'."""
+    torch.default_generator.manual_seed(seed)
+    if device is not None and device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    elif device is not None and device.type not in ("cpu", "meta"):
+        torch.manual_seed(seed)  # of other accelerators, which no release of torch seeds in one way
+
+
 def seeded(seed: int, device: torch.device | None = None) -> AbstractContextManager[None]:
     """Begin the global random numbers at ``seed``, for one thread at a time; after the block they are as before.
 
@@ -50,7 +60,7 @@ class Stream:
         if device is None and torch.cuda.is_initialized():
             device = torch.device("cuda", torch.cuda.current_device())
         self._device = device if device is not None and device.type == "cuda" else None
-        self._seed = seed
+        self._begun = seed, device
         self._inside: tuple[Any, ...] | None = None
 
     @contextmanager
@@ -69,12 +79,10 @@ class Stream:
                 self._restore(outside)
 
     def _begin(self) -> None:
-        torch.default_generator.manual_seed(self._seed)
-        random.seed(self._seed)
-        np.random.seed(self._seed % 2**32)  # noqa: NPY002 - what people still draw from
-        if self._device is not None:
-            with torch.cuda.device(self._device):
-                torch.cuda.manual_seed(self._seed)
+        seed, device = self._begun
+        begin(seed, device)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - what people still draw from
 
     def _states(self) -> tuple[Any, ...]:
         of_device: Tensor | None = None if self._device is None else torch.cuda.get_rng_state(self._device)

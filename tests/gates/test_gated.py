@@ -215,6 +215,14 @@ def test_the_check_leaves_no_traces():
         assert torch.equal(tensor, before[name]), name
 
 
+@pytest.mark.parametrize("build", ["dgn", "dlgn", "dlgn_sf"])
+def test_building_leaves_random_numbers_of_accelerators_alone(build, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    getattr(iw.gates, build)(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.zeros(1, 4))
+    assert not seeds
+
+
 def test_gated_networks_can_be_mapped_and_shaped_without_numbers():
     """The check of the first call must not look at numbers that are not there."""
     network = iw.gates.dlgn(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))

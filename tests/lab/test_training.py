@@ -279,6 +279,13 @@ def test_the_callers_random_state_and_module_are_untouched(digits):
     assert not same(trained.state_dict(), before)
 
 
+def test_training_on_the_cpu_leaves_random_numbers_of_accelerators_alone(digits, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    train("mlp", digits, QUICK.but(epochs=1), device="cpu", progress=False)
+    assert not seeds
+
+
 def test_the_best_epoch_on_the_validation_split_is_kept(digits):
     # A rate this large makes accuracy go up and down.
     run = train("mlp", digits, QUICK.but(epochs=8, learning_rate=0.05), seed=3, progress=False)

@@ -202,3 +202,10 @@ def test_heads_that_share_keys_run():
     found = run_call(call, {call.args[name].id: t for name, t in zip(names, (q, k, v))})[0]
     wide = [x.repeat_interleave(2, 1) for x in (k, v)]
     assert torch.allclose(found, F.scaled_dot_product_attention(q, *wide, is_causal=True), atol=1e-6)
+
+
+def test_capturing_leaves_random_numbers_of_accelerators_alone(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    capture_dynamic(nn.Linear(3, 2), torch.randn(5, 3))
+    assert not seeds

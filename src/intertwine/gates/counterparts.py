@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import check_module, copied, evaluating, in_usual_mode
+from .._random import seeded
+from ..features.batches import device_of
 from .gated_network import SHALLOW_MAPS, Features, GatedNetwork, ShallowFeatures, ShallowMaps
 from .relu_program import is_plain
 
@@ -77,8 +79,7 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
         raise ValueError(
             f"model must be one that copy.deepcopy can copy. Got: {str(error).splitlines()[0]}. Remove that attribute."
         ) from None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed, device_of(model)):
         if initialise is not None:
             initialise(new)
             return new
@@ -182,8 +183,7 @@ def dlgn_sf(
     value = averaged(fresh_copy(model, initialise, seed + 1))
     with evaluating(value), torch.no_grad():
         shapes = [tuple(q.shape[1:]) for q in Features(value, linear=True)(example_inputs[:1])]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         gating = ShallowFeatures(example_inputs, shapes, maps).to(example_inputs)
     network = GatedNetwork(gating, value, gate=gate, beta=beta, input=input, permutation=permutation)
     if is_plain(example_inputs):  # not where only shapes are built

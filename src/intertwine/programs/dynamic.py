@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import evaluating, in_usual_mode
+from .._evaluation import alone, evaluating, in_usual_mode
 from .._examples import arguments
 from .._nested import map_tensors, tensors_in
+from .._random import seeded
 from ..errors import CaptureError
 from ..features.batches import call, device_of, head, size
 from .calls import Call, Growing, PerExample, grows
@@ -111,8 +112,7 @@ def _captured(model: nn.Module, batch: Any, n: int) -> Program:
     """A run on ``n`` examples, with random numbers that belong to ``n``: what a model draws differs between sizes."""
     inputs, device = _examples(batch, n), device_of(model)
     moved = map_tensors(inputs if isinstance(inputs, Mapping) else inputs[0], lambda x: x.to(device or x.device))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(n)
+    with alone(model), seeded(n, device):
         return capture(model, *arguments(moved))
 
 

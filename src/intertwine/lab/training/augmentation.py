@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..._random import mixed
+from ..._random import begin, mixed
 from ..data import Batches, DataSplits
 from .recipe import Recipe
 
@@ -229,7 +229,7 @@ class StepBatches:
 
     def __init__(self, data: DataSplits, recipe: Recipe, seeds: Sequence[int], device: torch.device) -> None:
         self.seeds, self._recipe, self._classes = list(seeds), recipe, len(data.classes)
-        self._batches = Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
+        self._device, self._batches = device, Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
         self._examples, size = len(data.train), recipe.batch_size
         # batch norm cannot normalise one example, so that a last batch of one is left out
         self.per_epoch = max(self._examples // size + (self._examples % size > 1), 1)
@@ -249,7 +249,7 @@ class StepBatches:
         inputs, targets = self._batches.batch(index.flatten())
         own = []
         for seed, part in zip(self.seeds, inputs.unflatten(0, index.shape), strict=True):
-            torch.manual_seed(mixed(seed, "step", step))
+            begin(mixed(seed, "step", step), self._device)
             if recipe.automatic:  # which works on the scale 0 to 1
                 mean, std = (part.new_tensor(v)[:, None, None] for v in (self._batches.mean, self._batches.std))
                 part = (random_augment((part * std + mean).clamp(0, 1), recipe.automatic) - mean) / std

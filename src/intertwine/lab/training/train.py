@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..._evaluation import copied
 from ..._io import check_writable, read_tensors
-from ..._random import mixed
+from ..._random import mixed, seeded
 from ..._threads import threads
 from ..._words import counted, first_line, near
 from ...errors import CheckpointError
@@ -232,8 +232,7 @@ def _prepared(
 
 def _fresh(spec: str, seed: int) -> nn.Module:
     """The network of a text for ``build`` with the weights of a seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mixed(seed, "weights"))
+    with seeded(mixed(seed, "weights")):
         return build(spec)
 
 
