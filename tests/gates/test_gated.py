@@ -215,6 +215,15 @@ def test_the_check_leaves_no_traces():
         assert torch.equal(tensor, before[name]), name
 
 
+def test_a_new_module_is_not_taken_for_fresh_weights():
+    """The copy would have kept the weights of the model."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    with pytest.raises(ValueError, match=r"initialise must change .* Got another Sequential"):
+        iw.gates.dgn(model, initialise=lambda copy: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
+    for own in (lambda copy: copy.apply(lambda m: None), lambda copy: copy[0].requires_grad_(True)):
+        assert isinstance(iw.gates.dgn(model, initialise=own), nn.Module)
+
+
 @pytest.mark.parametrize("build", ["dgn", "dlgn", "dlgn_sf"])
 def test_building_leaves_random_numbers_of_accelerators_alone(build, monkeypatch):
     seeds = []

@@ -81,7 +81,12 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
         ) from None
     with seeded(seed, device_of(model)):
         if initialise is not None:
-            initialise(new)
+            made = initialise(new)
+            if isinstance(made, nn.Module) and all(made is not module for module in new.modules()):
+                raise ValueError(
+                    f"initialise must change the weights of the copy that it is given. Got another {type(made).__name__} "
+                    "from it: load its weights, as by copy.load_state_dict(other.state_dict())."
+                )
             return new
         for name, module in new.named_modules():
             if isinstance(module, nn.MultiheadAttention):
