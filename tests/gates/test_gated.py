@@ -224,6 +224,31 @@ def test_a_new_module_is_not_taken_for_fresh_weights():
         assert isinstance(iw.gates.dgn(model, initialise=own), nn.Module)
 
 
+class Scaled(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.gain = nn.Parameter(torch.full((sizes[1],), 5.0))
+
+    def forward(self, x):
+        return super().forward(x) * self.gain
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("layer", "left"),
+    [
+        (lambda: Scaled(4, 6), "gain"), (lambda: torch.nn.utils.weight_norm(nn.Linear(4, 6)), "weight_g"),
+        (lambda: torch.nn.utils.spectral_norm(nn.Linear(4, 6)), "weight_orig"),
+    ],
+)  # fmt: skip
+def test_what_no_module_draws_anew_is_not_called_fresh(layer, left):
+    model = nn.Sequential(layer(), nn.ReLU(), nn.Linear(6, 3))
+    with pytest.raises(ValueError, match=rf"must draw all parameters\. Got '0\.{left}'"):
+        iw.gates.dgn(model, regime="fixed_random")
+    drawn = lambda copy: [nn.init.normal_(parameter) for parameter in copy.parameters()]
+    assert isinstance(iw.gates.dgn(model, regime="fixed_random", initialise=drawn), nn.Module)
+
+
 @pytest.mark.parametrize("build", ["dgn", "dlgn", "dlgn_sf"])
 def test_building_leaves_random_numbers_of_accelerators_alone(build, monkeypatch):
     seeds = []

@@ -84,10 +84,13 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
             made = initialise(new)
             if isinstance(made, nn.Module) and all(made is not module for module in new.modules()):
                 raise ValueError(
-                    f"initialise must change the weights of the copy that it is given. Got another {type(made).__name__} "
-                    "from it: load its weights, as by copy.load_state_dict(other.state_dict())."
+                    "initialise must change the weights of the copy that it is given. Got another "
+                    f"{type(made).__name__} from it: load its weights, as by copy.load_state_dict(other.state_dict())."
                 )
             return new
+        with torch.no_grad():
+            for parameter in new.parameters():
+                parameter.fill_(torch.nan)  # to see what is not drawn anew
         for name, module in new.named_modules():
             if isinstance(module, nn.MultiheadAttention):
                 raise ValueError(
@@ -101,6 +104,12 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
                     f"every module with parameters must have reset_parameters. Got {type(module).__name__} {name!r}. "
                     "Give initialise=, a function that gives a model fresh weights."
                 )
+    for name, parameter in new.named_parameters():
+        if not parameter.is_meta and parameter.isnan().any():
+            raise ValueError(
+                f"reset_parameters of modules must draw all parameters. Got {name!r}, which none of them draws. Give "
+                "initialise=, a function that gives a model fresh weights."
+            )
     return new
 
 
