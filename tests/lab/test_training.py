@@ -74,6 +74,13 @@ def test_cosine_falls_from_the_rate_to_zero():
     assert rates[-1] < 1e-6
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_cyclic_run_that_ends_before_its_peak_only_rises(epochs):
+    recipe = RECIPES["resnet50_residual"].but(epochs=epochs)
+    rates = [recipe.rate(step, 5) for step in range(5 * epochs)]
+    assert rates == pytest.approx([1.7 * (step + 1) / 10 for step in range(5 * epochs)])
+
+
 def test_warmup_rises_to_the_schedule():
     rates = [Recipe(warmup=2).rate(step, 10) for step in range(30)]
     assert rates[:20] == pytest.approx([1e-3 * (step + 1) / 20 for step in range(20)])

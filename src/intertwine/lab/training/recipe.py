@@ -115,7 +115,8 @@ class Recipe:
             scheduled = self.learning_rate * (1 + math.cos(math.pi * step / self.steps(steps_per_epoch))) / 2
         elif self.schedule == "cyclic":
             begun = self.warmup * steps_per_epoch
-            scheduled = self.learning_rate * min(1.0, 1 - (step - begun) / (self.steps(steps_per_epoch) - begun))
+            falling = max(self.steps(steps_per_epoch) - begun, 1)  # a run that ends before the peak only rises
+            scheduled = self.learning_rate * min(1.0, 1 - (step - begun) / falling)
         elif self.schedule == "boundaries":
             scheduled = self.learning_rate * self.factors[bisect.bisect_right(self.boundaries, step)]
         else:
