@@ -367,6 +367,11 @@ def test_the_transformers_recipe_runs(digits):
     assert run.card.architecture == "cct_6_3x1:blocks=1,width=8,channels=1,size=8"
 
 
+def test_a_network_with_more_outputs_than_classes_learns_from_mixed_targets(digits):
+    run = train("mlp:classes=12", digits, QUICK.but(mixup=0.8), progress=False)
+    assert run.history[-1]["loss"] < run.history[0]["loss"] and run.card.metrics["test_accuracy"] > 0.5
+
+
 def test_a_module_is_called_what_the_caller_says(digits, tmp_path):
     out = tmp_path / "a.safetensors"
     run = train(networks.build("mlp"), digits, QUICK, name="my.module:net", out=out, progress=False)

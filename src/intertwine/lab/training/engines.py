@@ -90,6 +90,8 @@ class Engine:
             out = part(self._laid_out(inputs[0] if self._alone else inputs.transpose(0, 1).flatten(1, 2), i))
         logits, smoothing = self._apart(out.float() if self._half else out, i), self.recipe.label_smoothing
         if self._alone:
+            if wanted.ndim > 2:  # mixed, of the classes that there are; a network may have more outputs
+                wanted = F.pad(wanted, (0, logits.shape[-1] - wanted.shape[-1]))
             found = F.cross_entropy(logits[0], wanted[0], label_smoothing=smoothing)[None]
         else:
             flat = logits.flatten(0, 1), wanted.flatten()
