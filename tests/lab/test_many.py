@@ -258,6 +258,28 @@ def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, take, monke
     assert not list((tmp_path / "b").glob("*.training.pt"))
 
 
+def test_a_zoo_that_was_killed_while_it_was_written_takes_no_step_again(tmp_path, monkeypatch):
+    options = {"seeds": range(3), "out": tmp_path, "progress": False}
+    training, written = import_module("intertwine.lab.training.train"), []
+
+    def killed(state, i, *others, conclude=training.conclude):
+        if written:
+            raise KeyboardInterrupt
+        written.append(i)
+        return conclude(state, i, *others)
+
+    monkeypatch.setattr(training, "conclude", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_many("mlp:widths=8", "digits", QUICK, **options)
+    monkeypatch.undo()
+    before = member_path(tmp_path, 0).stat().st_mtime_ns
+    monkeypatch.setattr(Engine, "step", lambda *_: pytest.fail("a step was taken again"))
+    made = train_many("mlp:widths=8", "digits", QUICK, **options)
+    assert [read_card(path).seed for path in made.paths] == [0, 1, 2]
+    assert member_path(tmp_path, 0).stat().st_mtime_ns == before
+    assert not list(tmp_path.glob("*.training.pt"))
+
+
 def test_only_missing_members_are_trained(tmp_path):
     train_many("mlp:widths=8", "digits", QUICK, seeds=[0], out=tmp_path, progress=False)
     before = member_path(tmp_path, 0).stat().st_mtime_ns

@@ -177,7 +177,7 @@ def train_many(
         few, _ = splits.loader("train").batch(slice(0, 4))
         alone = recipe.one_by_one or draws_random_numbers(_fresh(spec, seeds[0]), few)
         missing = [seed for seed in seeds if not there(seed)]
-        for path, group, state in _groups(folder, missing, 1 if alone else together, resume):
+        for path, group, state in _groups(folder, seeds, missing, 1 if alone else together, resume):
             networks = [_fresh(spec, seed).to(chosen).train() for seed in group]
             if state is None:
                 name = IN_TURN if alone else engine_for(networks, few.to(chosen))
@@ -187,6 +187,8 @@ def train_many(
             workers = max(1, torch.get_num_threads() // recipe.threads) if chosen.type == "cpu" else 1
             Loop(networks, splits, recipe, state, path, workers, progress).run()
             for i, seed in enumerate(group):
+                if seed not in missing:
+                    continue
                 if not state.diverged[i]:
                     conclude(state, i, networks[0], splits, member_path(folder, seed))
                 else:
@@ -197,14 +199,17 @@ def train_many(
 
 
 def _groups(
-    folder: Path, missing: list[int], together: int, resume: bool
+    folder: Path, seeds: list[int], missing: list[int], together: int, resume: bool
 ) -> Iterator[tuple[Path, list[int], TrainingState | None]]:
-    """Groups of seeds and where their state lies: interrupted ones as they were, the other seeds in new ones."""
+    """Groups of seeds and where their state lies: interrupted ones as they were, the other seeds in new ones.
+
+    One that was interrupted while its checkpoints were written misses some of its seeds only.
+    """
     left = list(missing)
     of = lambda seeds: folder / f"group-{seeds[0]:04d}-{seeds[-1]:04d}.training.pt"
     for path in sorted(folder.glob("group-*.training.pt")) if resume else ():
         state = load_state(path)
-        if set(state.seeds) <= set(left):
+        if set(state.seeds) & set(left) and set(state.seeds) <= {*left, *(set(seeds) - set(missing))}:
             left = [seed for seed in left if seed not in state.seeds]
             yield of(state.seeds), state.seeds, state
     for i in range(0, len(left), together):
