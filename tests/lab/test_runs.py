@@ -110,6 +110,13 @@ def test_a_job_that_always_fails_is_left_out_and_the_rest_goes_on(tmp_path):
     assert (again.ran, again.found, len(again.failed)) == (0, 3, 1)
 
 
+def test_failures_with_equal_labels_are_told_one_by_one(tmp_path):
+    plan = Jobs("equal", tuple(Square(x=1, log=f"nowhere/{'n' * 60}/{k}") for k in "ab"))
+    assert len({one.label for one in plan.listed}) == 1
+    found = here(plan, tmp_path, retries=0)
+    assert len(found.failed) == 2 and "2 failed" in str(found)
+
+
 def test_jobs_that_kill_or_stop_their_worker_are_told_from_the_others(tmp_path):
     executor = Local(2, gpus=0, timeout=1000.0)
 

@@ -1,7 +1,7 @@
 """Driver of a plan: gives the missing jobs to an executor, keeps the log, and shows how far it is."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -112,7 +112,9 @@ class _Drive:
         results = [{} if key in self.errors else read_json(result_path(self.home, key)) for key in self.keys]
         values, spent = [r.get("value") for r in results], tuple(float(r.get("seconds", 0.0)) for r in results)
         machines = tuple(str(r.get("machine", "")) for r in results)
-        failed = {self.labels[key]: error.splitlines()[-1] for key, error in self.errors.items()}
+        times = Counter(self.labels[key] for key in self.errors)  # long labels are cut, and may be equal
+        named = {key: f"{label} ({key[:8]})" if times[label] > 1 else label for key, label in self.labels.items()}
+        failed = {named[key]: error.splitlines()[-1] for key, error in self.errors.items()}
         seconds = time.monotonic() - start
         return RunReport(self.name, self.home, values, failed, done, len(there), seconds, spent, machines)
 
