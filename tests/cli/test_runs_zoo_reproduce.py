@@ -37,6 +37,14 @@ def test_resuming_runs_what_is_missing_and_says_what_failed(run, made):
     assert "failed: mood=raises, x=1: ValueError: no luck with 1" in resumed.err
 
 
+@pytest.mark.parametrize("text", ["[", None])
+def test_a_run_without_its_log_is_resumed(run, made, text):
+    log = made / "squares" / "jobs.json"
+    log.write_text(text) if text else log.unlink()
+    assert "squares: 0 run, 3 found" in run.done("runs", "resume", "squares", "--workers", 1).out
+    assert json.loads(run.done("runs", "show", "squares", "--json").out)["jobs"][0]["state"] == "done"
+
+
 def test_cleaning_removes_what_is_not_planned_or_everything(run, made):
     assert "removed 0 results of earlier plans" in run("runs", "clean", "squares").out
     assert json.loads(run("runs", "clean", "squares", "--all", "--json").out) == {"removed": 3}

@@ -287,6 +287,13 @@ def test_a_damaged_or_lost_log_loses_no_result(text, tmp_path):
     assert here(squares(count=3), tmp_path).found == 3
 
 
+def test_a_run_that_has_not_begun_hides_no_other(tmp_path):
+    here(squares(2), tmp_path)
+    (tmp_path / "begins").mkdir()
+    (tmp_path / "begins" / "plan.json").write_text("{}")
+    assert [one.name for one in overviews(tmp_path)] == ["squares"]
+
+
 def test_a_full_disk_ends_the_run_and_keeps_what_is_finished(tmp_path):
     plan = moods("fine", "full disk", "fine")
     with pytest.raises(RunError, match=r"have space left\. Got OSError: .*No space left.*run the same again"):

@@ -57,9 +57,8 @@ class Runs(Options):
             count = runs.clean(home, self.everything)
             left = "" if self.everything else " of earlier plans and earlier code"
             return print_json({"removed": count}) if self.as_json else say(f"removed {counted(count, 'result')}{left}")
-        found = runs.overview(home)
         if self.action == "show":
-            return self._show(found)
+            return self._show(runs.overview(home))
         modules = self.imported or []
         executor = runs.choose_executor(self.workers, self.threads, self.ray, self.timeout or None)
         for module in modules:

@@ -228,8 +228,8 @@ class Overview:
 
 
 def overviews(folder: str | Path = "runs") -> list[Overview]:
-    """All runs in a folder."""
-    return [overview(plan.parent) for plan in sorted(Path(folder).glob(f"*/{PLAN}"))]
+    """All runs in a folder that have begun: before that there is a plan, and no log."""
+    return [overview(plan.parent) for plan in sorted(Path(folder).glob(f"*/{PLAN}")) if (plan.parent / FILE).is_file()]
 
 
 def overview(folder: str | Path) -> Overview:
