@@ -52,6 +52,13 @@ def test_trains_converts_and_writes_a_page_from_nothing(run, tmp_path):
     torch.testing.assert_close(maps["relu1"].weights, found.features["relu1"].weights)
 
 
+def test_a_network_that_was_trained_here_is_trained_anew_for_other_settings(run, tmp_path):
+    words = ["gates", "--model", "mlp:widths=8", "--gated", "none", *SMALL]
+    for epochs in (1, 2):
+        run.done(*words, "--epochs", epochs)
+        assert json.loads((tmp_path / "gates" / "network.json").read_text())["recipe"]["epochs"] == epochs
+
+
 def test_gated_versions_of_fewer_examples_say_so(run, checkpoint, tmp_path):
     ran = run.done("gates", checkpoint, "--gated", "dlgn", "--epochs", 1, "--train-examples", 50, *SMALL)
     assert "saw 50 training examples, 1 times" in ran.out

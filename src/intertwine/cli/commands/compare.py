@@ -164,7 +164,7 @@ class Demo(Study):
         tell(f"Training two networks ({_DEMO}) that differ in their seeds only, on {count:,} digits.")
         paths = [self.out / f"seed{seed}.safetensors" for seed in _SEEDS]
         for seed, path in zip(_SEEDS, paths):
-            iw.lab.training.train(_DEMO, "digits", "digits", seed=seed, out=path, device="cpu")
+            iw.lab.training.train(_DEMO, "digits", "digits", seed=seed, out=path, resume="same", device="cpu")
         asked: dict[str, Any] = {"checkpoints": paths, "data": "digits", "device": "cpu", "out": self.out}
         return Compare(**asked, line=self.line).find()
 

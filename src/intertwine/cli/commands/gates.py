@@ -155,7 +155,7 @@ class _Training:
         network = spec if known else seeded(spec, self.asked.seed)
         path = self.asked.out / "network.safetensors"
         iw.lab.training.train(
-            network, splits, self.recipe, seed=self.asked.seed, name=None if known else spec, out=path,
+            network, splits, self.recipe, seed=self.asked.seed, name=None if known else spec, out=path, resume="same",
             device=self.device,
         )  # fmt: skip
         opened = inputs.open_network(inputs.read_checkpoint(path), self.asked.model, splits, self.asked)
