@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
@@ -134,6 +135,10 @@ class ImageOptions(Options):
             raise ValueError(
                 f"--mean and --std must be as many numbers, 1 or 3 of each. Got {self.mean!r} and {self.std!r}."
             )
+        if self.statistics is not None and not (
+            all(map(isfinite, self.statistics[0])) and all(0 < value < inf for value in self.statistics[1])
+        ):
+            raise ValueError(f"--mean must be finite, and --std positive. Got {self.mean!r} and {self.std!r}.")
 
     @property
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
