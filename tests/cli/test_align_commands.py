@@ -241,7 +241,12 @@ def test_texts_with_classes(run, tmp_path):
         transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / f"bert_{name}")
     generator = np.random.default_rng(0)
     np.savez(tmp_path / "texts.npz", x=generator.integers(0, 20, (60, 9)), y=np.arange(60) % 3)
-    run.done("barrier", "bert_a", "bert_b", "--data", "npz:texts.npz", "--points", "3", "--method", "mixed")
+    words = ("barrier", "bert_a", "bert_b", "--data", "npz:texts.npz", "--points", "3", "--method", "mixed", "--json")
+    found = json.loads(run.done(*words).out)
+    assert found["pairs"] == [["bert_a", "bert_b"]] and found["examples"] == 12
+    direct, aligned = found["curves"]
+    assert direct["loss"][::2] == pytest.approx(aligned["loss"][::2], abs=1e-4)  # the ends compute what they did
+    assert all(len(one["accuracy"]) == 3 and 0.9 < one["loss"][1] < 1.3 for one in (direct, aligned))
 
 
 def test_tokens_are_refused_by_networks_of_images(run, pair, tmp_path):

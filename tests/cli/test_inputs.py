@@ -26,13 +26,15 @@ transformers = pytest.importorskip("transformers")
     "words",
     [
         ["same", "--input-shape", "2,1,8,8"],
-        ["compare", "--data", "digits", "--examples", "64", "--null", "0", "--bootstrap", "0"],
+        ["compare", "--data", "digits", "--examples", "64", "--null", "0", "--bootstrap", "0", "--untrained", "0"],
     ],
     ids=lambda words: words[0],
 )
 def test_directories_with_and_without_hf_before_them(run, vits, words):
     """With and without data; other commands open them by the same words, as tests below have it."""
-    run.done(words[0], "hf:vit_a", "vit_b", *words[1:])
+    found = run.done(words[0], "hf:vit_a", "vit_b", *words[1:]).out
+    assert found == run.done(words[0], "vit_a", "hf:vit_b", *words[1:]).out
+    assert ("different" if words[0] == "same" else "Comparison of 1 with 1 layer on 64 examples") in found
 
 
 def test_an_index_and_a_folder_of_shards_without_configuration(run, vits):
@@ -161,8 +163,12 @@ def test_sound_in_half_precision(run, tmp_path):
     model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**sizes, **special))
     model.save_pretrained(tmp_path / "a")
     model.bfloat16().save_pretrained(tmp_path / "b")
-    for words in (["same", "a", "b"], ["diff", "a", "b"], ["symmetries", "b"]):
-        run.done(*words)
+    same, diff, spaces = (
+        run.done(*words).out for words in (["same", "a", "b"], ["diff", "a", "b"], ["symmetries", "b"])
+    )
+    assert "the same network" in same and "rounding to bfloat16 explains" in same
+    assert diff.startswith("the same function") and "cast to bfloat16" in diff
+    assert "encoder layer 0: attention heads" in spaces and "model.encoder.conv1.weight[0]" in spaces
 
 
 def test_photos_of_any_size_without_labels(run, vits):
