@@ -84,6 +84,14 @@ def test_linear_slerp_and_filters(tmp_path, nets):
     assert torch.equal(got[0].weight, a[0].weight)
 
 
+def test_numbers_without_a_point_are_numbers(tmp_path, nets):
+    """YAML takes them for text."""
+    text = written(tmp_path, merge_method="linear", models=[entry("a", weight=[{"value": 0.5}]), entry("b", weight=3)])
+    text.write_text(text.read_text().replace("0.5", "5e-1").replace("weight: 3", "weight: 3e+0"))
+    assert "5e-1" in text.read_text() and "3e+0" in text.read_text()
+    assert [said["weight"] for _, said in read_recipe(text).models] == [(("", 0.5),), 3.0]
+
+
 def test_a_base_among_the_models_has_no_weight(tmp_path, nets):
     a, b, c = nets.values()
     models = [entry("a"), entry("b", weight=0.5), entry("c", weight=0.25)]
@@ -115,6 +123,7 @@ def test_what_is_written_reads_back(tmp_path, nets):
         ({"merge_method": "ties", "models": [entry("a", weight=1)]}, "base_model must be given for ties"),
         ({"merge_method": "ties", "base_model": "a", "models": [entry("a")]}, "at least one beside the base"),
         ({"merge_method": "linear", "models": [entry("a", weight=[0, 1])]}, "Gradients over layers are not read"),
+        ({"merge_method": "linear", "models": [entry("a", weight="much")]}, "weight of a recipe must be a number."),
         ({"merge_method": "linear", "models": [entry("a", wait=1)]}, "parameters of a recipe must be among"),
         ({"merge_method": "linear", "models": [entry("a", weight=1)], "tokenizer_source": "union"}, "must be base"),
         ({"merge_method": "linear", "models": [entry("a", weight=1)], "dtype": "int4"}, "dtype must be one of"),

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._io import write_text
 from .._untrusted.files import regular_file
-from .._words import near
+from .._words import near, read
 from ..errors import MissingExtraError
 from ..features.spectral_norms import follow_
 from ..matching.coordinates.networks import check_matching
@@ -365,12 +365,13 @@ def _settings(said: Any, known: Sequence[str]) -> dict[str, Setting]:
 
 
 def _setting(key: str, value: Any) -> Setting:
-    """A number, or numbers by parts of tensor names."""
-    if isinstance(value, int | float):
+    """A number, or numbers by parts of tensor names; those without a point, such as ``1e-3``, are text to YAML."""
+    plain = lambda said: read("number", f"{key} of a recipe", said) if isinstance(said, str) else said
+    if isinstance(value := plain(value), int | float):
         return value
     parts = []
     for one in value if isinstance(value, list) else [value]:
-        number = one.get("value") if isinstance(one, Mapping) else None
+        number = plain(one.get("value")) if isinstance(one, Mapping) else None
         if not isinstance(number, int | float):
             raise ValueError(
                 f"{key} of a recipe must be a number, or numbers with filter: and value:. Got {value!r}. Gradients "
