@@ -372,6 +372,14 @@ def test_a_network_with_more_outputs_than_classes_learns_from_mixed_targets(digi
     assert run.history[-1]["loss"] < run.history[0]["loss"] and run.card.metrics["test_accuracy"] > 0.5
 
 
+def test_a_wrapped_module_is_found_again(digits, tmp_path):
+    wrapped = nn.DataParallel(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    first, again = (train(wrapped, digits, QUICK, out=tmp_path / "a.safetensors", progress=False) for _ in range(2))
+    assert again.history == [] and same(first.model.state_dict(), again.model.state_dict())
+    plain = load_checkpoint(tmp_path / "a.safetensors", nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    assert same(plain.state_dict(), first.model.module.state_dict())
+
+
 def test_a_module_is_called_what_the_caller_says(digits, tmp_path):
     out = tmp_path / "a.safetensors"
     run = train(networks.build("mlp"), digits, QUICK, name="my.module:net", out=out, progress=False)

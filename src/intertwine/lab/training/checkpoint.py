@@ -124,10 +124,12 @@ def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Modu
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, name: str) -> None:
     """Load a state dict strictly; a mismatch names the first tensors that do not fit, and changes nothing.
 
-    A common prefix ``module.`` (data-parallel training) is dropped. ``source`` and ``name`` say where the tensors are
-    from and what the model is, in a ``CheckpointError`` if names, shapes or kinds of numbers differ.
+    A common prefix ``module.`` (data-parallel training) is dropped if the model's names lack it. ``source`` and
+    ``name`` say where the tensors are from and what the model is, in a ``CheckpointError`` if names, shapes or kinds of
+    numbers differ.
     """
-    tensors, wanted = _plain_names(tensors), model.state_dict()
+    wanted = model.state_dict()
+    tensors = tensors if tensors.keys() & wanted.keys() else _plain_names(tensors)
     _check_architecture(wanted, tensors, source, name)
     check_kinds(tensors, wanted, source)
     kept = {k: v for k, v in wanted.items() if k not in tensors}
