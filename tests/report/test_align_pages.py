@@ -43,6 +43,11 @@ def test_a_page_of_an_alignment_shows_where_units_went(alignment):
     assert "<h1>Two networks in one basis</h1>" in render(page)
 
 
+def test_networks_without_units_to_move_have_a_page():
+    found = iw.align(nn.Linear(4, 2), nn.Linear(4, 2), torch.zeros(2, 4))
+    assert "0 spaces, 0 units" in render(page_of(found))
+
+
 def test_a_page_of_a_barrier_shows_curves_and_intervals():
     page = page_of(made_barrier())
     loss, accuracy = figures(page)

@@ -29,8 +29,8 @@ _TITLES = {
 
 def alignment_page(alignment: Alignment) -> Page:
     """Lay out an alignment."""
-    frame = alignment.to_frame()
-    names, titles = ([str(name) for name in frame[column]] for column in ("name", "space"))
+    frame, rows = alignment.to_frame(), alignment._rows()
+    names, titles, chance = ([row[column] for row in rows] for column in ("name", "space", "chance"))
     pictures = [_permutation(name, title, alignment) for name, title in zip(names[:_PICTURES], titles)]
     made = {
         "method": alignment.method, "kinds searched": ", ".join(alignment.kinds), "seed": alignment.seed,
@@ -39,7 +39,7 @@ def alignment_page(alignment: Alignment) -> Page:
     rest = f" (the first {_PICTURES} of {len(names)} spaces)" if len(names) > _PICTURES else ""
     blocks: list[Block] = [
         Paragraph(sentence(alignment.summary().partition("\n")[0]), "verdict"),
-        _cosines(titles, [alignment.quality[name] for name in names], frame["chance"].tolist()),
+        *([_cosines(titles, [alignment.quality[name] for name in names], chance)] if names else []),
         *noted(alignment.notes),
         Heading("Space by space"),
         Table.of(
