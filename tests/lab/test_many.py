@@ -280,6 +280,24 @@ def test_a_zoo_that_was_killed_while_it_was_written_takes_no_step_again(tmp_path
     assert not list(tmp_path.glob("*.training.pt"))
 
 
+def test_a_zoo_that_was_killed_before_a_card_was_written_goes_on(tmp_path, monkeypatch):
+    options = {"seeds": range(2), "out": tmp_path, "progress": False}
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("intertwine.lab.training.checkpoint"), "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_many("mlp:widths=8", "digits", QUICK, **options)
+    monkeypatch.undo()
+    assert member_path(tmp_path, 0).is_file() and read_card(member_path(tmp_path, 0)) is None
+    for other in ({"recipe": QUICK.but(epochs=1)}, {"recipe": QUICK, "model": "mlp:widths=9"}):
+        with pytest.raises(ValueError, match="out must be a new path, or of a run with the same settings"):
+            train_many(**{"model": "mlp:widths=8", "data": "digits", **other, **options})
+    made = train_many("mlp:widths=8", "digits", QUICK, **options)
+    assert [read_card(path).seed for path in made.paths] == [0, 1]
+
+
 def test_only_missing_members_are_trained(tmp_path):
     train_many("mlp:widths=8", "digits", QUICK, seeds=[0], out=tmp_path, progress=False)
     before = member_path(tmp_path, 0).stat().st_mtime_ns

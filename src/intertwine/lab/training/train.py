@@ -171,7 +171,10 @@ def train_many(
     folder, spec = Path(out), fit_to(model, splits.shape, len(splits.classes))
     check_writable(member_path(folder, 0), "out")
     settings = {seed: _settings_of(spec, splits, recipe, seed) for seed in seeds}
-    there = lambda seed: resume and _finished(member_path(folder, seed), _fresh(spec, seed), settings[seed])
+    begun = _begun(folder, settings) if resume else set()  # a kill may have left weights without their card
+    there = lambda seed: (
+        resume and _finished(member_path(folder, seed), _fresh(spec, seed), settings[seed], replace=seed in begun)
+    )
     diverged: list[int] = []
     with threads(recipe.threads):
         few, _ = splits.loader("train").batch(slice(0, 4))
@@ -196,6 +199,13 @@ def train_many(
                     diverged.append(seed)
             discard_state(path)
     return ManyTraining(tuple(member_path(folder, s) for s in seeds if s not in diverged), tuple(diverged))
+
+
+def _begun(folder: Path, settings: dict[int, dict[str, Any]]) -> set[int]:
+    """Seeds of interrupted groups that were trained with the same settings."""
+    states = map(load_state, folder.glob("group-*.training.pt"))
+    same = lambda state: not differing(state.settings, settings.get(state.seeds[0], {}), start=True)
+    return {seed for state in states if same(state) for seed in state.seeds}
 
 
 def _groups(
