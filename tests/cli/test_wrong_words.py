@@ -126,6 +126,8 @@ SAID = [
     (["gates", "--epochs", "0"], "--epochs must be at least 1 where no checkpoint is given"),
     (["dissect", "--layer", "x", "--model", "mlp"], "--weights must name a checkpoint. Got none."),
     (["dissect", "--layer", "x", "--weights", A, "--mean", "0.5"], "--mean and --std must be given together."),
+    *((["dissect", "--layer", "x", "--model", "mlp", "--train", "1", *words], "--train must be without --weights")
+      for words in (["--weights", A], ["--mean", "0.5", "--std", "1"])),
     *((["compare", A, B, "--mean", m, "--std", s], "--mean must be finite, and --std positive.")
       for m, s in (("0.5", "0"), ("0.5,0.5,0.5", "1,1,-1"), ("nan", "1"), ("0.5", "inf"))),
     (["merge", A, B], "--out or --mergekit must be given. Got neither."),

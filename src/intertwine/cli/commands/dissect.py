@@ -65,6 +65,12 @@ class Dissect(Study, DeviceOptions, ImageOptions):
                 "concepts first: --model resnet50:width=8,blocks=2-2,stem=small --train 3."
             )
 
+        if self.train and (self.weights is not None or self.statistics is not None):
+            raise ValueError(
+                "--train must be without --weights, --mean and --std: a fresh network learns from values from 0 to 1. "
+                "Got one of them."
+            )
+
     def find(self) -> iw.Dissection:
         powers = read("numbers", "--rotations", self.rotations)
         patches = None if self.grid is None else read("pair", "--grid", self.grid)
