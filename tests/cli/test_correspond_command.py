@@ -185,3 +185,10 @@ def test_a_directory_says_the_inputs_of_a_model_of_ones_own_beside_it(run, tmp_p
         assert ran.code == 0 and ran.out.startswith("the same"), ran.out + ran.err
     ran = run("same", "made.safetensors", "a.safetensors", "--model", "wrapped.py:Own")
     assert ran.code == 2 and "--input-shape or --data must be given" in ran.error
+
+
+def test_the_card_of_either_names_the_model(run, pair, tmp_path):
+    plain = tmp_path / "plain.safetensors"
+    plain.write_bytes(pair[0].read_bytes())
+    for words in ([plain, pair[1]], [pair[1], plain]):
+        assert "the same program" in run.done("correspond", *words).out

@@ -303,7 +303,7 @@ def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Seque
         assert isinstance(asked, ExampleOptions)  # commands without an example's options insist on data
         spec = specs[0]
         if spec is None and (asked.input_shape is None or checkpoints[0].tensors is None):
-            spec = model_named_by(checkpoints[0].path)
+            spec = named_by[0]
         models = [network.model for network in networks]
         example = in_kind_of(models[0], example_input(spec or "", asked), models)
         one_thread(weights=sum(p.numel() for network in networks for p in network.model.parameters()))
