@@ -39,6 +39,13 @@ def test_later_layers_can_undo_elements_of_g_relu_only(kind):
         torch.testing.assert_close(turned(x), model(x))
 
 
+def test_grouped_convolutions_are_refused():
+    """Rows of their weights read other channels, so that mixing rows mixes no outputs."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, groups=2))
+    with pytest.raises(ValueError, match=r"layer must not be a grouped convolution\. Got '0' with 2 groups"):
+        transform_layer(model, "0", Orthogonal(4).random(generator=0).matrix())
+
+
 def test_everything_up_to_the_layer_is_frozen_and_nothing_else():
     model, x = build("digits_cnn:bn=false,width=4"), torch.randn(2, 1, 8, 8)
     frozen = freeze_up_to(model, "conv2", x)

@@ -98,4 +98,6 @@ def _layer(model: nn.Module, layer: str) -> Any:
             f"layer must be a convolution or linear layer, before its activation. Got {layer!r} "
             f"({type(module).__name__})."
         )
+    if getattr(module, "groups", 1) > 1:  # no weights mix channels that are made of other inputs
+        raise ValueError(f"layer must not be a grouped convolution. Got {layer!r} with {module.groups} groups.")
     return module
