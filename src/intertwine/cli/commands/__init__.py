@@ -113,8 +113,15 @@ def solver_of(spec: str) -> str | iw.matching.Solver:
     if not colon:
         return spec
     kinds: dict[str, str] = catalogue()["methods"][name]
-    given = {k: value if kinds[k] == "text" else json.loads(value) for k, value in named_values(text, spec)}
+    given = {k: value if kinds[k] == "text" else _number(value) for k, value in named_values(text, spec)}
     return replace(iw.matching.METHODS[name], **given)
+
+
+def _number(text: str) -> Any:
+    """A truth, nothing, or a number, which is whole where it has no point: ``1e+3`` are so many steps."""
+    if text in ("true", "false", "null"):
+        return json.loads(text)
+    return int(float(text)) if "." not in text and float(text).is_integer() else float(text)
 
 
 def looks_at_data(method: str) -> bool:
