@@ -93,7 +93,7 @@ def test_canonical_forms_and_fingerprints_of_symmetric_copies_are_equal(run, cnn
     sym = iw.symmetries(cnn, torch.zeros(2, 1, 8, 8))
     save_file(sym.act(sym.random(seed=1), cnn).state_dict(), tmp_path / "twin.safetensors")
     prints = [run("fingerprint", f"{name}.safetensors", *CNN).out for name in ("4", "twin")]
-    assert prints[0] == prints[1] and prints[0].startswith("iw1-")
+    assert prints[0] == prints[1] and prints[0].startswith("iw2-")
     assert json.loads(run("fingerprint", "4.safetensors", *CNN, "--json").out)["fingerprint"] == prints[0].strip()
     for name in ("4", "twin"):
         ran = run("canonical", f"{name}.safetensors", *CNN, "--out", f"canonical {name}.safetensors")

@@ -76,10 +76,9 @@ class Mappings(Finding, NetworkOptions):
 class Fingerprint(ExampleOptions):
     """Print a short string that is equal for symmetric copies of a network, and other for other weights.
 
-    It begins with the architecture, as far as tensors show it: settings such as rope_theta are not in it, nor is the
-    size of a whole tensor, such as of a head with another temperature. A copy that was rounded may miss, one whose
-    stream was rotated (as 'intertwine rotate' does) has another, folded or not, and one whose biases of norms were
-    folded has another until both are folded: to decide, use 'intertwine same'.
+    It begins with the architecture, as far as tensors show it: settings such as rope_theta are not in it. A copy that
+    was rounded may miss, one whose stream was rotated (as 'intertwine rotate' does) has another, folded or not, and one
+    whose biases of norms were folded has another until both are folded: to decide, use 'intertwine same'.
 
     Example:
       intertwine fingerprint a.safetensors
