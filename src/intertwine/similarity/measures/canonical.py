@@ -56,8 +56,9 @@ def _directions(side: FeatureSide, share: float) -> _Directions:
     moments = cross_moments(side, side) if x is None else x @ x.T
     variance, vectors = eigen(moments)
     left = variance / variance[0]
-    if bool(((left <= _NULL) & (left > _SURELY)).any()):
-        norms = (moments.diagonal() if x is None else x.square().sum(0)).sqrt()
+    norms = (moments.diagonal() if x is None else x.square().sum(0)).sqrt()
+    # a small channel among large ones is no rounding, however small
+    if bool(((left <= _NULL) & (left > _SURELY)).any()) or float(norms.min()) ** 2 * _NULL < _SURELY * variance[0]:
         variance, vectors = eigen(moments / norms / norms[:, None] if x is None else (x / norms) @ (x / norms).T)
         some = variance > _NULL * variance[0]
         spread, vectors = variance[some].sqrt(), vectors[:, some]
@@ -67,7 +68,7 @@ def _directions(side: FeatureSide, share: float) -> _Directions:
         sizes, vectors = variance[left > _NULL].sqrt(), vectors[:, left > _NULL]
         right, vectors = (vectors.T, vectors / sizes) if x is None else (vectors.T @ x / sizes[:, None], vectors)
     held = sizes.square().cumsum(0) / sizes.square().sum()
-    k = min(len(sizes), int((held < share - 1e-12).sum()) + 1)
+    k = len(sizes) if share == 1 else min(len(sizes), int((held < share - 1e-12).sum()) + 1)
     basis = vectors[:, :k].reshape(side.n, -1, k) if few else vectors[:, :k].T
     return sizes[:k, None] * right[:k], sizes[:k], basis, few
 
