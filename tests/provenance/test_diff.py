@@ -73,6 +73,16 @@ def test_the_rank_of_an_update_is_found_after_a_random_element():
     assert {"permuted", "low rank"} <= kinds(found)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_rank_of_an_update_is_found_at_every_precision(dtype):
+    a = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 48)).to(dtype)
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b[0].weight += (torch.randn(96, 2) @ torch.randn(2, 64)).to(dtype) / 50
+    found = iw.diff(a, b, torch.randn(3, 64, dtype=dtype))
+    assert [(t.name, t.rank) for t in found.tensors if not t.settled] == [("0.weight", 2)]
+
+
 def tuned(model, steps=15):
     """A copy after some steps of AdamW towards successors of tokens."""
     made = copy.deepcopy(model).train()

@@ -13,6 +13,7 @@ from ...matching.judgement.grids import SPARSE, dtype_name, grid, two_of_four
 _EDGE = 3.0  # times the largest singular value that rounding of this size is expected to have
 _ROUNDED = 0.3  # root mean square of a rounding error, in units of the format's epsilon
 _LOW = 4  # a low rank is at most one in so many of the full one
+_LEAST = 1e-7  # of the largest singular value: roots of eigenvalues show no smaller ones
 _DENSE = 1024  # smaller side up to which all singular values are computed
 _PROBES = 96
 _SMALL = 16  # smaller side from which on the shape of a spectrum tells something
@@ -43,7 +44,7 @@ def update_rank(d: Tensor, weights: Tensor, eps: float) -> tuple[int | None, flo
     rounding = _ROUNDED * eps * float(weights.square().mean(dtype=torch.float64)) ** 0.5
     edge = _EDGE * rounding * (m**0.5 + n**0.5)
     values, effective = _spectrum(matrix)
-    rank = int((values > max(edge, 1e-9 * float(values.max()))).sum())
+    rank = int((values > max(edge, _LEAST * float(values.max()))).sum())
     low = (len(values) == m or rank < len(values)) and 0 < rank <= m // _LOW
     alike = m >= _SMALL and abs(effective * (m + n + 1) / (m * n) - 1) < _LIKE_NOISE + _CHANCE / (m * n) ** 0.5
     return rank if low else None, effective, m, alike and _normal(d)
