@@ -241,7 +241,7 @@ class BlockAgreement:
         block: Common beginning of the tensors' names.
         tensors: Number of its tensors.
         equal: How many of them are the same in both networks, number by number.
-        cosine: Of all its weights as they stand.
+        cosine: Mean of the cosines of its tensors as they stand, each counted alike.
         log_p: Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` where it was not tested.
         derived: Whether that is significant over all blocks: at 1e-3 in a network that is derived, else at the level.
     """

@@ -85,7 +85,10 @@ def lineage_page(found: Lineage) -> Page:
         [s.space, s.units, f"{s.agreeing:.0%}", _power(s.log_p), f"{s.spearman:.3f}", s.note] for s in found.by_space
     ]
     title = "How alike the weights of each block are"
-    caption = "Cosines between the weights of a block in both networks: 1 for equal directions, 0 for unrelated ones."
+    caption = (
+        "Cosines between tensors in both networks, the mean over those of a block: 1 for equal directions, 0 for unrelated "
+        "ones. Gains near 1 agree in any two networks."
+    )
     blocks: list[Block] = [
         Paragraph(sentence(f"{found.headline}. {found.reason}"), "verdict"),
         strip(cosines, names, row="cosine", places="block", title=title, limits=(0.0, 1.0), caption=caption),
