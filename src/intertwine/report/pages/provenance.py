@@ -86,8 +86,8 @@ def lineage_page(found: Lineage) -> Page:
     ]
     title = "How alike the weights of each block are"
     caption = (
-        "Cosines between tensors in both networks, the mean over those of a block: 1 for equal directions, 0 for unrelated "
-        "ones. Gains near 1 agree in any two networks."
+        "Cosines between tensors in both networks, the mean over those of a block: 1 for equal directions, 0 for "
+        "unrelated ones. Gains near 1 agree in any two networks."
     )
     blocks: list[Block] = [
         Paragraph(sentence(f"{found.headline}. {found.reason}"), "verdict"),
