@@ -118,6 +118,12 @@ def test_recalibration_measures_all_examples(batch):
         recalibrate_(model, [torch.randn(1, 3)])
 
 
+def test_norms_without_running_statistics_need_more_than_one_example_in_evaluation_too():
+    model, x = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False)), torch.randn(33, 3)
+    recalibrate_(model, x.split(16))
+    torch.testing.assert_close(model[0].running_mean, x.mean(0))
+
+
 def test_one_image_has_many_values_per_channel():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     images = [torch.randn(1, 3, 8, n) for n in (8, 10)]  # of other sizes, which no batch can hold

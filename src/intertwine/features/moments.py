@@ -125,9 +125,10 @@ def fewest(model: nn.Module, layers: Mapping[str, int], batch: Any) -> int:
     values: list[int] = []
     see = lambda name, k, module, inputs, output: values.append(output.numel() // output.shape[layers[name]])
     watched = {name: model.get_submodule(name) for name in layers}
+    few = head(batch, 2)  # batch norms without running statistics refuse a single value
     with evaluating(model), watching(watched, see), torch.no_grad():
-        call(model, head(batch, 1), device_of(model))
-    return 1 if all(count > 1 for count in values) else 2
+        call(model, few, device_of(model))
+    return 1 if all(count > size(few) for count in values) else 2
 
 
 class NormStatistics:
