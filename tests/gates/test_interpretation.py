@@ -137,6 +137,14 @@ def test_shared_gates_are_means_over_pairs_of_different_examples(name):
                 assert float(overlap[a, b]) == pytest.approx(mean)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_labels_of_two_classes_may_be_of_any_whole_type(dtype):
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
+    labels = torch.arange(len(x)) % 2
+    found, expected = shared_gates(model, x, labels.to(dtype)), shared_gates(model, x, labels)
+    assert all(torch.equal(a, b) for a, b in zip(found.rates + found.overlap, expected.rates + expected.overlap))
+
+
 def test_shared_gates_find_planted_units(tmp_path):
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 2))
     with torch.no_grad():

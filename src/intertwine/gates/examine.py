@@ -126,6 +126,7 @@ def shared_gates(model: nn.Module, x: Tensor, labels: Tensor, classes: Sequence[
         ([[1.0, 0.5], [0.0, 1.0]], [[0.5, 0.25], [0.25, 0.5]])
     """  # noqa: DOC502 - raised by the check
     count = _check(x, labels, classes)
+    labels = labels.long()
     number = torch.bincount(labels, minlength=count)
     patterns = gate_patterns(model, x)
     layers, rates, overlap = [], [], []
@@ -153,7 +154,7 @@ def _check(x: Tensor, labels: Tensor, classes: Sequence[str] | None) -> int:
     count = int(labels.max()) + 1 if classes is None else len(classes)
     if int(labels.min()) < 0 or int(labels.max()) >= count:
         raise ValueError(f"labels must be from 0 to {count - 1}. Got {int(labels.min())} to {int(labels.max())}.")
-    few = [c for c, n in enumerate(torch.bincount(labels, minlength=count).tolist()) if n < 2]
+    few = [c for c, n in enumerate(torch.bincount(labels.long(), minlength=count).tolist()) if n < 2]
     if few:
         raise ValueError(f"every class must have at least two examples. Got fewer for {few}. Give more examples.")
     return count
