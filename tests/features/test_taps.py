@@ -530,3 +530,9 @@ def test_encoders_with_padded_positions_are_read_layer_by_layer():
     assert features[at[0]].shape == (6, 5, 16) and torch.backends.mha.get_fastpath_enabled() == fast
     assert torch.equal(features[at[1]], features["inner"])
     torch.testing.assert_close(features["inner"][~padded], model(x, padded)[~padded].detach())
+
+
+def test_logits_with_nan_name_no_class():
+    logits = torch.tensor([[float("nan")] * 3, [2.0, 1.0, float("nan")], [3.0, 1.0, 2.0]])
+    found = iw.features.evaluate(nn.Identity(), [(logits, torch.tensor([0, 2, 0]))])
+    assert found.accuracy == pytest.approx(1 / 3)

@@ -26,7 +26,7 @@ class Score:
         loss: Mean over labels, those that are ignored (-100) left out; over examples where labels are no classes, or a
             ``loss`` is given; NaN where all labels are ignored.
         accuracy: Share of labels at the largest logit, those that are ignored (-100) left out, or ``None`` where labels
-            are no classes.
+            are no classes. Logits with NaN among them are wrong.
         examples: Number of examples.
     """
 
@@ -124,9 +124,10 @@ def known(labels: Tensor) -> Tensor:
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """For each of ``K`` labels of ``(*N)`` that count, whether the largest logit is at it: ``(..., K)``."""
+    """For each of ``K`` labels of ``(*N)`` that count, whether the largest logit is at it, none NaN: ``(..., K)``."""
     labels = labels.to(logits.device)
-    return (logits.argmax(-1) == labels)[..., known(labels)]
+    right = (logits.argmax(-1) == labels) & ~logits.isnan().any(-1)  # NaN counts as the largest
+    return right[..., known(labels)]
 
 
 def logits_of(output: Any) -> Tensor | None:
