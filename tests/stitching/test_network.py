@@ -16,6 +16,7 @@ from intertwine.programs.calls import PerExample
 from intertwine.stitching import Pair, Stitched, family_of, recalibrate
 from intertwine.stitching.layer import Fixed
 from intertwine.stitching.pair import Crossing
+from intertwine.stitching.penalty import accuracies
 from intertwine.stitching.stitched import relate
 
 
@@ -388,4 +389,26 @@ def test_transformers_of_hugging_face_are_cut_at_every_layer():
         truth = (model(**batch) if isinstance(batch, dict) else model(batch)).logits
         assert len(pair.layers()) > 15
         for tap in pair.layers():
-            torch.testing.assert_close(identity(pair.cut(tap))(*flat_inputs(batch)), truth)
+            torch.testing.assert_close(identity(pair.cut(tap))(*flat_inputs(batch, pair.a)), truth)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.out = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, left, right):
+        return self.out(torch.relu(self.left(left) - 2 * self.right(right)))
+
+
+def test_keys_of_batches_have_no_order():
+    torch.manual_seed(0)
+    model = TwoInputs().double().eval()
+    x = {key: torch.randn(6, 4, dtype=torch.float64) for key in ("left", "right")}
+    itself = identity(Pair(model, model, x).cut("left"))
+    labels = model(**x).argmax(1)
+    turned = {"right": x["right"], "left": x["left"], "labels": labels}
+    assert accuracies([itself], [{**x, "labels": labels}, turned]) == [1.0]
+    for wrong in ({"left": x["left"]}, {**x, "middle": x["left"]}):
+        with pytest.raises(ValueError, match=r"the keys of the first one, 'left', 'right'\. Got 'left'"):
+            accuracies([itself], [{**wrong, "labels": labels}])

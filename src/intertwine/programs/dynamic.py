@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .._evaluation import alone, evaluating, in_usual_mode
 from .._examples import arguments
-from .._nested import map_tensors, tensors_in
+from .._nested import map_leaves, map_tensors, tensors_in
 from .._random import seeded
 from ..errors import CaptureError
 from ..features.batches import call, device_of, head, size
@@ -51,20 +51,37 @@ def capture_dynamic(model: nn.Module, batch: Any, name: str = "model") -> Progra
         contents={key: states[key].detach().clone() for key in two.states},
         growing=_growing(two, three, name),
         dynamic=True,
+        given=map_leaves(head(batch, 1), lambda _: None),
     )
     _check_program(model, program, batch, name)
     return program
 
 
-def flat_inputs(batch: Any, device: torch.device | None = None) -> tuple[Tensor, ...]:
-    """The input tensors of a batch in the order in which a program counts them.
+def flat_inputs(batch: Any, program: Program, device: torch.device | None = None) -> tuple[Tensor, ...]:
+    """The input tensors of a batch in the order in which a program counts them, whatever the order of its keys.
 
     Args:
         batch: A tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments.
+        program: From ``capture_dynamic``.
         device: Where they go; ``None`` leaves them.
-    """
-    inputs = head(batch, size(batch))
+
+    Raises:
+        ValueError: If a mapping has other keys than in the batch that the program was captured on.
+    """  # noqa: DOC502 - raised by the order
+    inputs = _in_order(head(batch, size(batch)), program.given)
     return tuple(t if device is None else t.to(device) for t in tensors_in(inputs))
+
+
+def _in_order(value: Any, like: Any) -> Any:
+    """Containers with their keys in the order of others."""
+    if isinstance(value, Mapping) and isinstance(like, Mapping):
+        if value.keys() != like.keys():
+            ours, theirs = (", ".join(map(repr, keys)) for keys in (like, value))
+            raise ValueError(f"batches must have the keys of the first one, {ours}. Got {theirs}.")
+        return {key: _in_order(value[key], one) for key, one in like.items()}
+    if isinstance(value, list | tuple) and isinstance(like, list | tuple) and len(value) == len(like):
+        return [*map(_in_order, value, like)]
+    return value
 
 
 def first_output(result: Any) -> Tensor:
@@ -190,7 +207,7 @@ def _check_program(model: nn.Module, program: Program, batch: Any, name: str) ->
     device = device_of(model)
     with evaluating(model), torch.no_grad():
         truth = first_output(call(model, inputs, device))
-        (found,) = program.run(flat_inputs(inputs, device), program.outputs[:1])
+        (found,) = program.run(flat_inputs(inputs, program, device), program.outputs[:1])
     if found.shape != truth.shape or not torch.allclose(found, truth, 0.0, 1e-3 * max(_largest(truth), 1e-6)):
         raise CaptureError(
             f"{name} must do the same with {_SIZES[2]} examples as with {_SIZES[0]}. Got another output when its calls "

@@ -44,8 +44,9 @@ class Part(nn.Module):
         fixed = _fixed(program, live, wanted)
         states = {f"v{i}": Ref(i) for i in fixed}
         self.program = Program(
-            program.values, tuple(live), given, wanted, states, growing=program.growing, dynamic=True
-        )
+            program.values, tuple(live), given, wanted, states, growing=program.growing, dynamic=True,
+            given=program.given,
+        )  # fmt: skip
         steps = {i: step for i, call in enumerate(live) if (step := Step.of(call)).norm}
         self._norms = {i: [f"v{step.filled[key].id}" for key in _RUNNING] for i, step in steps.items()}
         self._statistics = tuple(sorted({name for names in self._norms.values() for name in names}))

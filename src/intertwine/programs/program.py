@@ -168,6 +168,7 @@ class Program:
     growing: Mapping[int, Growing] = field(default_factory=dict)
     dynamic: bool = False  # Whether it was captured for any batch size
     drawn: bool = False  # Whether the host drew random numbers, which another run would draw anew
+    given: Any = None  # The containers of the inputs that it was captured on, for any batch size, without tensors
 
     def __repr__(self) -> str:
         calls, states = counted(len(self.calls), "call"), counted(len(self.states), "state")

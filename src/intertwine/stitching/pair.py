@@ -290,7 +290,7 @@ def stream_moments(
     )
     sums = [[CrossMoments(within=True) for _ in cut.mapped] for cut in cuts]
     for batch in track(repeatable(loader), "Reading features", length(loader), progress):
-        inputs = flat_inputs(batch, pair.device)
+        inputs = flat_inputs(batch, pair.a, pair.device)
         a, b = dict(zip(read_a.outputs, read_a(*inputs))), dict(zip(read_b.outputs, read_b(*inputs)))
         for cut, into, refs_a, refs_b in zip(cuts, sums, ours, theirs):
             tap, *skips = (a[ref] for ref in refs_a)

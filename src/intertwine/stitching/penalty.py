@@ -13,7 +13,7 @@ from .._progress import track
 from ..features.batches import check_repeatable, labels_in, length, repeatable
 from ..features.evaluate import correct, known
 from ..features.moments import normalisable
-from ..programs import Part, check_path, flat_inputs
+from ..programs import Part, Program, check_path, flat_inputs
 from .closed_form import Moments, pseudo_inverse
 from .pair import Pair
 from .stitched import Stitched, Trunk
@@ -83,6 +83,10 @@ class AsEvaluated:
         self._tails = [net.tail.fork().eval() if copied else net.tail for net in networks]
         self.device = next((tensor.device for net in networks for tensor in net.tail.buffers()), None)
 
+    def of_batch(self, batch: Any, normed: bool = False) -> list[Tensor]:
+        """The outputs for a batch."""
+        return self(flat_inputs(batch, self._networks[0].trunk.a.program, self.device), normed)
+
     def __call__(self, inputs: tuple[Tensor, ...], normed: bool = False) -> list[Tensor]:
         """The outputs of all networks, or of those that have batch norms."""
         found: dict[int, Tensor] = {}
@@ -103,7 +107,7 @@ class AsEvaluated:
             for tail in self._tails:
                 stack.enter_context(tail.measuring_norms())
             for batch in normalisable(batches) if any(tail.norms for tail in self._tails) else ():
-                self(flat_inputs(batch, self.device), normed=True)
+                self.of_batch(batch, normed=True)
 
 
 def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None) -> list[float]:
@@ -116,7 +120,8 @@ def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress:
     """  # noqa: DOC502 - raised by the count
     check_repeatable(loader)
     run = AsEvaluated(networks)
-    rights = _hits(lambda inputs, _: run(inputs), loader, run.device, networks[0].classes, progress)
+    program = networks[0].trunk.a.program
+    rights = _hits(lambda inputs, _: run(inputs), loader, program, run.device, networks[0].classes, progress)
     return [int(right.sum()) / len(right) for right in rights]
 
 
@@ -142,7 +147,7 @@ def evaluate(
             check_path(model, program, batch, output, name)
         return [*outputs, *stitched(inputs)]
 
-    right_a, right_b, *rights = _hits(run, loader, pair.device, pair.classes, progress)
+    right_a, right_b, *rights = _hits(run, loader, pair.a, pair.device, pair.classes, progress)
     lost = [(right_a.double() + right_b.double()) / 2 - right.double() for right in rights]
     errors = [float(x.std(unbiased=True) / len(x) ** 0.5) if len(x) > 1 else float("nan") for x in lost]
     share = lambda right: int(right.sum()) / len(right)
@@ -151,14 +156,14 @@ def evaluate(
 
 @torch.no_grad()
 def _hits(
-    run: Callable[[tuple[Tensor, ...], Any], list[Tensor]], loader: Iterable[Any], device: torch.device | None,
-    classes: int, progress: bool | None,
+    run: Callable[[tuple[Tensor, ...], Any], list[Tensor]], loader: Iterable[Any], program: Program,
+    device: torch.device | None, classes: int, progress: bool | None,
 ) -> list[Tensor]:  # fmt: skip
     """For every network, which examples it gets right, those whose labels are ignored left out."""
     rights: list[list[Tensor]] = []
     for batch in track(repeatable(loader), "Evaluating", length(loader), progress):
         labels = labels_of(batch, classes).to(device)
-        rights.append([correct(logits, labels).cpu() for logits in run(flat_inputs(batch, device), batch)])
+        rights.append([correct(logits, labels).cpu() for logits in run(flat_inputs(batch, program, device), batch)])
     if not rights or not sum(len(batch[0]) for batch in rights):
         raise ValueError("loader must yield at least one example with a label. Got none.")
     return [torch.cat(parts) for parts in zip(*rights)]
@@ -201,7 +206,7 @@ def evaluated_losses(
     if recalibration:
         run.measure_norms(batches)
     for batch in batches if networks else ():
-        outputs, labels = run(flat_inputs(batch, run.device)), labels_of(batch, networks[0].classes)
+        outputs, labels = run.of_batch(batch), labels_of(batch, networks[0].classes)
         count += int(known(labels).sum())
         for i, output in enumerate(outputs):
             sums[i] += float(F.cross_entropy(output, labels.to(output.device), reduction="sum"))

@@ -170,7 +170,7 @@ def _update(
     labels = labels_of(batch, live[0].network.classes)
     if not known(labels).any():
         return  # the mean loss of no labels is no number
-    crossing = trunk(*flat_inputs(batch, device))
+    crossing = trunk(*flat_inputs(batch, trunk.a.program, device))
     labels = labels.to(crossing[0].device)
     for run in live:  # on a GPU they are computed side by side
         with seeded(mixed(seed, "step", step), device):
@@ -212,7 +212,8 @@ def _identity(networks: Sequence[Stitched], loader: Iterable[Any], batch: Any, l
     another machine normalises to other last bits, sizes for each example, and in units of them means that tell places
     apart.
     """
-    trunk, tail, inputs = networks[0].trunk, networks[0].tail, flat_inputs(batch)
+    trunk, tail = networks[0].trunk, networks[0].tail
+    inputs = flat_inputs(batch, trunk.a.program)
     moving = tail.statistics()  # these change in training
     weights = [*trunk.state_dict().values(), *(v for k, v in tail.state_dict().items() if k not in moving)]
     steps = [_steps(part) for part in (trunk.a, trunk.b, tail)]
