@@ -308,6 +308,16 @@ def test_only_missing_members_are_trained(tmp_path):
         train_many("mlp:widths=9", "digits", QUICK, seeds=[0], out=tmp_path, progress=False)
 
 
+def test_a_folder_of_another_zoo_is_refused_before_training(tmp_path):
+    train_many("mlp:widths=8", "digits", QUICK, seeds=[0], out=tmp_path, progress=False)
+    for spec, recipe in (("mlp:widths=9", QUICK), ("mlp:widths=8", QUICK.but(epochs=1))):
+        for resume in (True, False):
+            with pytest.raises(ValueError, match="out must be a new folder, or of a zoo with the same settings"):
+                train_many(spec, "digits", recipe, seeds=[1], out=tmp_path, progress=False, resume=resume)
+    train_many("mlp:widths=9", "digits", QUICK, seeds=[0], out=tmp_path, progress=False, resume=False)
+    assert [member.card.architecture for member in read_zoo(tmp_path)] == ["mlp:widths=9"]
+
+
 def test_a_member_that_diverges_takes_no_other_along(tmp_path, monkeypatch):
     def poisoned(self, inputs, targets, rate, step=Engine.step):
         inputs = inputs.clone()

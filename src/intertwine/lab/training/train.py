@@ -1,6 +1,6 @@
 """Training of classifiers from a name, a data set, a recipe and a seed; many seeds at once on one device."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -150,7 +150,8 @@ def train_many(
     random numbers, and recipes with mixup, CutMix, a number of iterations or mixed precision, are trained one by one.
 
     Checkpoints ``seed-0000.safetensors`` and their cards go to the folder ``out``, and what is there is kept unless
-    ``resume`` is false; at most so many networks are trained ``together``. Other arguments are those of ``train``.
+    ``resume`` is false; other seeds of other settings there are refused. At most so many networks are trained
+    ``together``. Other arguments are those of ``train``.
 
     Raises:
         ValueError: If arguments do not fit together, before the first step.
@@ -180,6 +181,7 @@ def train_many(
         few, _ = splits.loader("train").batch(slice(0, 4))
         alone = recipe.one_by_one or draws_random_numbers(_fresh(spec, seeds[0]), few)
         missing = [seed for seed in seeds if not there(seed)]
+        _check_others(folder, {member_path(folder, seed) for seed in seeds}, settings[seeds[0]])
         for path, group, state in _groups(folder, seeds, missing, 1 if alone else together, resume):
             networks = [_fresh(spec, seed).to(chosen).train() for seed in group]
             if state is None:
@@ -272,6 +274,18 @@ def _settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int, start: 
     of_data = {"mean": data.mean, "std": data.std, "classes": data.classes, "shape": data.shape}
     said = {"start": start, "architecture": name, "data": data.name, "seed": seed, "recipe": recipe.to_dict()}
     return {**said, **of_data}
+
+
+def _check_others(folder: Path, own: Collection[Path], settings: dict[str, Any]) -> None:
+    """Refuse a folder with members that differ in more than their seeds, whether or not their seeds are asked for."""
+    for path in sorted({*folder.glob("*.safetensors")}.difference(own)):
+        card = read_card(path)
+        other = [] if card is None else [k for k, v in settings.items() if k != "seed" and getattr(card, k) != v]
+        if card and other:
+            raise ValueError(
+                f"out must be a new folder, or of a zoo with the same settings. Got {str(path)!r}, which holds "
+                f"{card.architecture} on {card.data} (other {', '.join(other)}). Choose another folder."
+            )
 
 
 def _finished(path: Path, model: nn.Module, settings: dict[str, Any], replace: bool = False) -> Training | None:
