@@ -154,6 +154,13 @@ def test_a_network_that_is_no_relu_network_is_refused_before_training(run, tmp_p
         assert "Training" not in ran.err
 
 
+def test_too_few_examples_of_a_class_are_refused_before_training(run, checkpoint):
+    for words in ((checkpoint,), ()):
+        ran = run("gates", *words, "--examples", 12, "--epochs", 1)
+        assert ran.code == 2 and "every class must have at least two examples" in ran.error, ran.err
+        assert "raining" not in ran.err
+
+
 def test_kernels_take_what_can_be_paid_for():
     model, x = networks.build("digits_cnn").eval(), torch.zeros(100, 1, 8, 8)
     assert _affordable(model, x, None) == (60, []) and _affordable(model, x, 90) == (90, [])

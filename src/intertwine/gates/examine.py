@@ -125,7 +125,7 @@ def shared_gates(model: nn.Module, x: Tensor, labels: Tensor, classes: Sequence[
         >>> found.rates[0].tolist(), found.overlap[0].tolist()
         ([[1.0, 0.5], [0.0, 1.0]], [[0.5, 0.25], [0.25, 0.5]])
     """  # noqa: DOC502 - raised by the check
-    count = _check(x, labels, classes)
+    count = check_labels(x, labels, classes)
     labels = labels.long()
     number = torch.bincount(labels, minlength=count)
     patterns = gate_patterns(model, x)
@@ -146,7 +146,7 @@ def shared_gates(model: nn.Module, x: Tensor, labels: Tensor, classes: Sequence[
     return SharedGates(tuple(layers), names, number.cpu(), tuple(rates), tuple(overlap))
 
 
-def _check(x: Tensor, labels: Tensor, classes: Sequence[str] | None) -> int:
+def check_labels(x: Tensor, labels: Tensor, classes: Sequence[str] | None) -> int:
     """Check the labels and count the classes."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or tuple(labels.shape) != (len(x),):
         found = f"{tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__

@@ -72,6 +72,8 @@ class Gates(Study, DeviceOptions, DataOptions):
             raise ValueError("--epochs must be at least 1 where no checkpoint is given. Got 0, and nothing to convert.")
 
     def find(self) -> iw.gates.GateStudy:
+        from ...gates.examine import check_labels
+
         where = iw.lab.training.choose_device(self.device)
         if where.type == "cpu":
             one_thread()
@@ -79,6 +81,8 @@ class Gates(Study, DeviceOptions, DataOptions):
         asked_data = self if sides or self.data else replace(self, data="digits")
         spec, splits = inputs.read_data(asked_data, sides, [self.model])
         splits.need_labels("to study gates by class", classes=2)
+        studied = splits.loader(self.split, examples=self.examples).split  # type: ignore[arg-type]
+        check_labels(studied.inputs, studied.labels, splits.classes)
         training = _Training(self, splits.first(self.train_examples), where)
         networks = [inputs.open_network(side, self.model, splits, self) for side in sides] or [training.fresh()]
         base, versions = networks[0], _buildable(networks, self.gated)
