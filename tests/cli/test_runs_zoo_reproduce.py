@@ -69,6 +69,17 @@ def test_a_zoo_is_trained_kept_and_shown(run, tmp_path):
     assert (tmp_path / "zoo" / "seed-0000.safetensors").stat().st_mtime_ns == before
 
 
+def test_networks_that_diverged_are_in_the_json_of_a_zoo(run, monkeypatch):
+    from intertwine.lab.training.engines import Engine
+
+    monkeypatch.setattr(
+        Engine, "step", lambda self, x, y, rate, step=Engine.step: step(self, x * float("nan"), y, rate)
+    )
+    ran = run("zoo", "train", "--model", "mlp:widths=8", "--count", 2, "--epochs", 1, "--json")
+    assert ran.code == 1
+    assert json.loads(ran.out)["diverged"] == [0, 1] and json.loads(ran.out)["members"] == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -92,18 +93,21 @@ class Zoo(TrainingOptions):
         how = {key: getattr(self, key) for key in ("out", "together", "resume", "device")}
         made = iw.lab.training.train_many(self.model, splits, recipe_of(self, splits.shape), seeds=seeds, **how)
         if made.paths:
-            self._show()
+            self._show(made.diverged)
+        elif self.as_json:
+            print_json({"folder": self.out, "architecture": self.model, "members": [], "diverged": made.diverged})
         if made.diverged:
             tell(f"diverged, and not written: seeds {', '.join(map(str, made.diverged))}. Lower --learning-rate.")
             raise typer.Exit(FAILED)
         return None
 
-    def _show(self) -> None:
+    def _show(self, diverged: Sequence[int] = ()) -> None:
         members = iw.lab.zoo.read_zoo(self.out)
         card = members[0].card
         if self.as_json:
             listed = [{"path": m.path, "card": m.card.model_dump(mode="json")} for m in members]
-            return print_json({"folder": self.out, "architecture": card.architecture, "members": listed})
+            shown = {"folder": self.out, "architecture": card.architecture, "members": listed}
+            return print_json(shown | ({"diverged": diverged} if self.action == "train" else {}))
         rows = [
             {"network": m.name, "seed": m.card.seed, "best epoch": m.card.best_epoch,
              **{f"{split} accuracy": m.card.metrics.get(f"{split}_accuracy") for split in ("validation", "test")}}
