@@ -129,3 +129,13 @@ def test_bad_input(trained):
         iw.align(a, b, x, method=Activations(share=2), loader=[x])
     with pytest.raises(TypeError, match="restart"):
         iw.align(a, b, x, method=Activations(restart=2), loader=[x])
+
+
+@pytest.mark.parametrize("method", ["activations", "mixed"])
+def test_scales_are_not_fitted_to_few_examples(method):
+    make = lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    torch.manual_seed(0)
+    a, b, x = make(), make(), torch.randn(64, 6)
+    few, many = (iw.align(a, b, x, method=method, loader=[x[:n]]) for n in (2, 64))
+    assert few.after < 1.1 * few.before and any("2 examples and positions are fewer than 32" in n for n in few.notes)
+    assert not any("fewer than" in note for note in many.notes)

@@ -29,6 +29,7 @@ from .solver import Findings, Solver
 
 _AT_ONCE = 1 << 20  # examples and positions whose agreements are exact in float32
 _EXAMPLES = 4
+_FEWEST = 32  # examples and positions to which scales are fitted: ratios of fewer took b further away
 
 
 class Likeness(NamedTuple):
@@ -146,7 +147,7 @@ class Activations(Solver):
     space while the others stay, taken only if the objective grows: first that of the responses alone, then ``J``.
     Units whose inner bases are still unknown, such as heads, are compared by the best match of what lies inside.
     Positive scales follow in closed form: the least-squares fit of the logarithms of the ratios of standard deviations
-    at all places.
+    at all places; of fewer than 32 examples and positions they stay as balanced weights fix them.
 
     Attributes:
         share: Weight ``s`` of the responses; at 0.5 (method ``"mixed"``) both are equally weighted.
@@ -191,17 +192,23 @@ class Activations(Solver):
         share = min(self.share, 1 - _TIES)
         whole, best = _ascended(posed, seen, share / len(seen), 1 - share)
 
+        seen_values = min(m.a.count for m in moments.values())
+        rescale = self.rescale and "scale" in networks.kinds
+
         def finish(g: Transformation) -> Transformation:
             full = posed.lift(g)
-            if self.rescale and "scale" in networks.kinds:
+            if rescale and seen_values >= _FEWEST:
                 scales = _scales(sym, found, moments, g)
                 full = ~posed.to_a @ (scales @ (posed.to_a @ full))
             return admissible(sym, full, tensors_of(networks.b))
 
         hidden = [s.name for s in sym.spaces if not any(s.name in place.spaces for place in found)]
-        notes = (f"seen in no module's output, so matched by weights only: {', '.join(hidden)}",) if hidden else ()
+        notes = [f"seen in no module's output, so matched by weights only: {', '.join(hidden)}"] if hidden else []
+        if rescale and seen_values < _FEWEST and any(s.group.scales for s in sym.spaces):
+            few = f"{seen_values} examples and positions are fewer than {_FEWEST}"
+            notes.append(f"scales are those of the weights: {few}, to which they would be fitted")
         others = (default(posed, networks.seed),) if networks.gauge is not None else ()
-        return Findings(posed.sym, whole.objective, (best.g, *others), finish, best.history, notes=notes)
+        return Findings(posed.sym, whole.objective, (best.g, *others), finish, best.history, notes=(*notes,))
 
 
 def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[Carrier]) -> dict[str, CrossMoments]:
