@@ -477,3 +477,12 @@ def test_a_recipe_says_the_shares_itself(run, vits):
     for words in (("r.yml", "vit_a"), ("vit_a", "r.yml", "vit_b")):
         ran = run("merge", *words, "--out", "m")
         assert ran.code == 2 and "recipe must stand alone: it names its networks. Got 'r.yml'" in ran.error
+
+
+def test_sound_as_a_wave(run, tmp_path):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    sizes |= {"conv_dim": (4, 4), "conv_kernel": (10, 3), "conv_stride": (5, 2), "num_conv_pos_embeddings": 4}
+    config = transformers.Wav2Vec2Config(**sizes, vocab_size=9, num_conv_pos_embedding_groups=2)
+    transformers.Wav2Vec2ForCTC(config).save_pretrained(tmp_path / "a")
+    assert "the same network" in run.done("same", "a", "a").out
+    assert "attention heads" in run.done("symmetries", "hf:a").out

@@ -70,7 +70,8 @@ class Convert(ExampleOptions):
         if found.unread:
             missing = ", ".join(found.unread[:4])
             raise ValueError(
-                f"B must hold all that A reads. Got nothing for {missing} of A: B is part of it, or A has more."
+                f"B must hold all that A reads. Got nothing for {missing} of A: B is part of it, or A reads it on no "
+                "example that was given, so that nothing says which of B's it is."
             )
         card = group.card({"converted": group.names[1], "like": group.names[0], "command": self.line})
         written = write_network(in_code_of(a, b, found), self.out, card, self.like)

@@ -38,6 +38,7 @@ _KINDS = {"size": _SIZE, "crop_size": _SIZE, "crop_pct": (float, None), "image_m
           "image_std": ([float], float, None)}  # fmt: skip
 _TOKENIZER = "tokenizer.json"
 _TOKENS, _ONE_TEXT = "2,8", "1,8"  # texts of tokens
+_FRAMES = 16  # of sound, where convolutions make frames of a wave
 _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
 
@@ -305,6 +306,9 @@ def _of_config(config: Mapping[str, Any], meta: bool) -> Any:
         return _random(f"2,{channels or 3},{size},{size}", None, meta)
     if isinstance(bins, int) and isinstance(frames, int):
         return _random(f"2,{bins},{2 * frames}", None, meta)  # frames are halved before the encoder
+    kernels, strides = config.get("conv_kernel"), config.get("conv_stride")
+    if isinstance(kernels, list) and isinstance(strides, list) and not config.get("is_encoder_decoder"):  # of waves
+        return _random(f"2,{sum(kernels) + _FRAMES * math.prod(strides)}", None, meta)
     if isinstance(vocabulary, int):
         return _random(_ONE_TEXT if _read_alone(config) else _TOKENS, vocabulary, meta)
     text, vision = (config.get(key) or {} for key in ("text_config", "vision_config"))

@@ -119,7 +119,10 @@ def neural_tangent_kernel(
         chosen = _chosen(model, parameters)
         out = _one(model, x)
         if not isinstance(out, Tensor) or out.dim() != 2:
-            raise ValueError(f"model must return (N, outputs). Got {tuple(getattr(out, 'shape', ()))} for one example.")
+            got = f"{tuple(out.shape)} for one example" if isinstance(out, Tensor) else type(out).__name__
+            raise ValueError(
+                f"model must return one tensor (N, outputs). Got {got}. Wrap it in a module that returns its logits."
+            )
         pairs = {"full": out.shape[1] ** 2, "per_output": out.shape[1], "trace": 1}[kind]
         check_fits((len(x), len(x if y is None else y), pairs), 2 * out.element_size(), out.device)  # parts are added
         return _by_layers(model, x, y, chosen, kind, memory)
