@@ -183,8 +183,10 @@ def test_bad_arguments():
         iw.gates.neural_tangent_kernel(model, x, parameters=["weight"])
     with pytest.raises(ValueError, match=r"x must be inputs of the model\. Got .* of shape \(9,\)"):
         iw.gates.neural_tangent_kernel(nn.Linear(3, 2), torch.zeros(4, 9))
-    with pytest.raises(ValueError, match=r"model must return \(N, outputs\)"):
+    with pytest.raises(ValueError, match=r"model must return one tensor \(N, outputs\). Got \(1, 1, 4, 4\)"):
         iw.gates.neural_tangent_kernel(nn.Conv2d(2, 1, 1).double(), x)
+    with pytest.raises(ValueError, match=r"Got dict\. Wrap it in a module that returns its logits"):
+        iw.gates.neural_tangent_kernel(Made(lambda m, x: {"logits": m.out(x)}, out=nn.Linear(9, 2)), torch.ones(4, 9))
 
 
 def tied():
