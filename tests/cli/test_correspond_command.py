@@ -27,6 +27,11 @@ def own():
 def smooth():
     return Own(nn.Tanh)
 
+def idle():
+    model = plain()
+    model.spare = nn.Parameter(model[2].bias.detach().clone())
+    return model
+
 def longer():
     return nn.Sequential(*plain(), nn.ReLU(), nn.Linear(3, 2))
 """
@@ -87,6 +92,10 @@ def test_nothing_is_written_where_nothing_corresponds_or_weights_are_missing(run
     like = ("--like", "longer.safetensors", "--model-like", "other.py:longer")
     ran = run("convert", "b.safetensors", *like, "--model", "other.py:own", *CODE, "--out", "made")
     assert ran.code == 2 and "B must hold all that A reads. Got nothing for 4.weight" in ran.error, ran.out
+    save_file({**load_file(tmp_path / "a.safetensors"), "spare": torch.zeros(3)}, tmp_path / "idle.safetensors")
+    like = ("--like", "idle.safetensors", "--model-like", "other.py:idle")
+    ran = run("convert", "b.safetensors", *like, "--model", "other.py:own", *CODE, "--out", "made")
+    assert ran.code == 2 and "Got nothing for spare of A" in ran.error and "A reads it on no example" in ran.error
     assert not [*tmp_path.glob("made*")]
 
 
