@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from made import Made
 from quantised_models import text
 from torch import nn
 from upstream import runs_on_meta
@@ -138,6 +139,13 @@ def test_norms_after_the_addition_are_said_rather_than_their_epsilon():
     why = {a.pattern: a.reason for a in found.absent}
     assert why["re:.*query$"].startswith("norms read these channels together, as where they stand after the addition")
     assert "epsilon" not in "".join(why.values()) and any(reason.startswith("gelu in") for reason in why.values())
+
+
+@pytest.mark.parametrize("format", ["llm-compressor", "model-optimizer"])
+def test_a_parameter_that_is_one_number_has_no_axis(format):
+    parts = {"norm": nn.LayerNorm(4), "up": nn.Linear(4, 8), "scale": nn.Parameter(torch.zeros(()))}
+    model = Made(lambda m, x: m.up(m.norm(x)) * m.scale.exp(), **parts)
+    assert [str(entry) for entry in iw.symmetries(model, torch.randn(5, 4)).mappings(format).entries] == ["norm -> up"]
 
 
 def test_unknown_formats_are_refused():

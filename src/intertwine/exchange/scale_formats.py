@@ -226,9 +226,10 @@ def _absent(subject: Subject, covered: set[str], reasons: Mapping[str, str]) -> 
     """Weights that read channels which no entry scales, generalised over layers."""
     sym, found = subject.sym, dict[tuple[str, str], list[str]]()
     for name, layout in sym.layouts.items():
+        if name in covered or len(layout.axes) < 2:
+            continue
         first = layout.axes[0]
-        table = isinstance(first, Fixed) and first.reason == "vocabulary"  # looked up, by words
-        if name in covered or len(layout.axes) < 2 or table:
+        if isinstance(first, Fixed) and first.reason == "vocabulary":  # looked up, by words
             continue
         why = reasons.get(name) or _restriction(sym, name)
         module = name.rpartition(".")[0] if name.endswith(".weight") else name
