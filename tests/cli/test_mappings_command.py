@@ -34,6 +34,11 @@ def test_a_directory_needs_no_further_words(run, llama):
     assert "4 entries of LlamaForCausalLM, 4 verified numerically" in run("mappings", llama).out
 
 
+def test_proofs_are_the_same_in_every_run(run, llama):
+    first, second = (json.loads(run("mappings", llama, "--json").out)["entries"] for _ in range(2))
+    assert first == second
+
+
 def test_bad_use(run, tmp_path):
     for words, message in (
         ((), "MODEL must be given once"),

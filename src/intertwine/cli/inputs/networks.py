@@ -14,6 +14,7 @@ from torch import nn
 from ..._io import read_tensors
 from ..._io.lazy import GGUF, StoredState
 from ..._nested import map_tensors, tensors_in
+from ..._random import seeded
 from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, not_finite, unnamed
 from ...errors import CheckpointError, DataError
 from ...lab import networks
@@ -217,7 +218,7 @@ def symmetry_of(spec: str, asked: ExampleOptions) -> Symmetry:
 
 def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn.Module, Symmetry]:
     """A model that is built here and its symmetry, which refers to the model weakly: proofs and drawings want both."""
-    with torch.device("meta" if meta else "cpu"):
+    with seeded(0), torch.device("meta" if meta else "cpu"):  # proofs are run with these weights
         network = build_model(spec).eval()
     grouped: Any = getattr(network, "set_experts_implementation", None)
     if meta and grouped is not None:
