@@ -475,3 +475,19 @@ def test_what_was_rotated_and_tuned_everywhere_is_rotated_back():
     found = iw.diff(a, b, x)
     assert "once both are folded" in found.reason and "replaced" not in kinds(found)
     assert all(c.relative < 0.03 for c in found.tensors)
+
+
+def test_small_entries_that_are_differences_of_large_ones_are_rounded_with_them():
+    """Means that were taken off in single precision, of two networks that differ by rounding."""
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        weight = a[0].weight
+        weight.view(-1)[:40] *= 1e-3  # what is left where entries are about as large as their mean
+        b[0].weight.copy_(weight + 1e-8 * weight.std() * torch.randn_like(weight))
+    assert not torch.equal(a[0].weight, b[0].weight)
+    assert iw.diff(a, b, torch.randn(5, 32)).same_function
+    with torch.no_grad():
+        b[0].weight.copy_(weight + 1e-6 * weight.std() * torch.randn_like(weight))
+    assert not iw.diff(a, b, torch.randn(5, 32)).same_function

@@ -83,6 +83,7 @@ LIKE_NOISE = ", as independent noise has"
 _HALVES = (torch.bfloat16, torch.float16)
 _MOVED = 1e-5  # relative deviation that scaling leaves in single precision
 _SHARE = 0.999  # of the entries of which the relative deviation is looked at; the rest by the tensor's size
+_ULP = 2.0**-24  # relative rounding of a number in single precision
 _TINY = 1e-3  # times the root mean square of a tensor: what cancels below it deviates by more
 _FEW_ENTRIES = 0.01  # share of the entries up to which a change is one of single entries
 _FEW_ROWS = 0.25  # share of the rows up to which a change is one of some rows
@@ -184,7 +185,7 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
     def explained(error: float) -> bool:
         return within <= error and bool((apart <= error * y.abs().clamp_min(size)).all())
 
-    if explained(_MOVED):
+    if explained(_MOVED) or bool((apart <= _ULP * size).all()):  # small entries are differences of large ones, too
         return "float32"
     told = constant(x) or not constant(y)  # gains around one are all ones in a coarse format, and say nothing of it
     for format_ in _HALVES:

@@ -38,7 +38,7 @@ class Kept:
     reason: str
 
 
-_NOTHING = "nothing to fold: gains are one, biases zero and streams centred, or kept for the reasons below"
+_NOTHING = "nothing to fold: gains are one, biases zero and streams centred"
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,7 +76,8 @@ class Fold(Result):
         """How much was changed, the proof, and what stays as it is."""
         proof = self.proof
         said = f"function kept to {proof.error:.1e} (negative control {proof.control:.1e})"
-        lines = [f"{counted(len(self.changed), 'tensor')} changed, {said}" if self.changed else _NOTHING]
+        nothing = f"{_NOTHING}{', or kept for the reasons below' if self.kept else ''}"
+        lines = [f"{counted(len(self.changed), 'tensor')} changed, {said}" if self.changed else nothing]
         lines += [f"added: {name}" for name in self.added]
         lines += [f"kept: {kept.tensor}: {kept.reason}" for kept in self.kept]
         return "\n".join([*lines, f"certified for {self.certified}"])
