@@ -486,3 +486,10 @@ def test_sound_as_a_wave(run, tmp_path):
     transformers.Wav2Vec2ForCTC(config).save_pretrained(tmp_path / "a")
     assert "the same network" in run.done("same", "a", "a").out
     assert "attention heads" in run.done("symmetries", "hf:a").out
+
+
+def test_networks_of_transformers_that_say_no_size_of_images_get_some(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"embedding_size": 8, "hidden_sizes": [8], "depths": [1], "layer_type": "basic"}
+    transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes)).save_pretrained(tmp_path / "a")
+    assert "the same network" in run.done("same", "a", "a").out

@@ -38,6 +38,7 @@ _KINDS = {"size": _SIZE, "crop_size": _SIZE, "crop_pct": (float, None), "image_m
           "image_std": ([float], float, None)}  # fmt: skip
 _TOKENIZER = "tokenizer.json"
 _TOKENS, _ONE_TEXT = "2,8", "1,8"  # texts of tokens
+_ANY_SIZE = 64  # of images, where none is said
 _FRAMES = 16  # of sound, where convolutions make frames of a wave
 _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
@@ -312,6 +313,8 @@ def _of_config(config: Mapping[str, Any], meta: bool) -> Any:
     if isinstance(vocabulary, int):
         return _random(_ONE_TEXT if _read_alone(config) else _TOKENS, vocabulary, meta)
     text, vision = (config.get(key) or {} for key in ("text_config", "vision_config"))
+    if isinstance(channels, int) and not text and not vision:  # convolutions that take any size
+        return _random(f"2,{channels},{_ANY_SIZE},{_ANY_SIZE}", None, meta)
     if not isinstance(text.get("vocab_size"), int) or not isinstance(vision.get("image_size"), int):
         return None
     words = _random(_TOKENS, text["vocab_size"], meta)
