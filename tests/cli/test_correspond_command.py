@@ -91,12 +91,15 @@ def test_nothing_is_written_where_nothing_corresponds_or_weights_are_missing(run
     assert ran.code == 2 and "B must correspond to A" in ran.error and "tanh" in ran.error, ran.out
     like = ("--like", "longer.safetensors", "--model-like", "other.py:longer")
     ran = run("convert", "b.safetensors", *like, "--model", "other.py:own", *CODE, "--out", "made")
-    assert ran.code == 2 and "B must hold all that A reads. Got nothing for 4.weight" in ran.error, ran.out
+    assert ran.code == 2 and "B must hold all that A has. Got nothing for 4.weight" in ran.error, ran.out
     save_file({**load_file(tmp_path / "a.safetensors"), "spare": torch.zeros(3)}, tmp_path / "idle.safetensors")
     like = ("--like", "idle.safetensors", "--model-like", "other.py:idle")
     ran = run("convert", "b.safetensors", *like, "--model", "other.py:own", *CODE, "--out", "made")
     assert ran.code == 2 and "Got nothing for spare of A" in ran.error and "A reads it on no example" in ran.error
     assert not [*tmp_path.glob("made*")]
+    save_file({**load_file(tmp_path / "a.safetensors"), "spare": torch.ones(3)}, tmp_path / "other.safetensors")
+    run.done("convert", "other.safetensors", *like, "--model", "other.py:idle", *CODE, "--out", "made.safetensors")
+    assert load_file(tmp_path / "made.safetensors")["spare"].tolist() == [1.0, 1.0, 1.0]  # by its name
 
 
 LLAMA = """

@@ -39,7 +39,7 @@ class Convert(ExampleOptions):
 
     Proved before anything is written: A with these weights computes B's function, in float64. A folder has the
     configuration of A untouched; which entries are which is written beside it, as OUT.correspondence.json. Refuses
-    where nothing corresponds, and where A reads weights that B has not.
+    where nothing corresponds, and where A has weights that B has not.
 
     Example:
       intertwine convert b.safetensors --like hf:one_directory --model mypackage.nets:decoder --out b
@@ -55,7 +55,7 @@ class Convert(ExampleOptions):
     device: str = "cpu"
 
     def __call__(self) -> None:
-        from ...matching.correspondence.correspond import in_code_of
+        from ...matching.correspondence.correspond import by_name, in_code_of
 
         correspondence = self.out.with_suffix(".correspondence.json")
         claim(self.out, self.reads)
@@ -67,11 +67,10 @@ class Convert(ExampleOptions):
             raise ValueError(
                 f"B must correspond to A for its weights to be carried over. Got {found.verdict}: {found.reason}."
             )
-        if found.unread:
-            missing = ", ".join(found.unread[:4])
+        if missing := [name for name in found.unread if name not in by_name(a, b, found.unread)]:
             raise ValueError(
-                f"B must hold all that A reads. Got nothing for {missing} of A: B is part of it, or A reads it on no "
-                "example that was given, so that nothing says which of B's it is."
+                f"B must hold all that A has. Got nothing for {', '.join(missing[:4])} of A: B is part of it, or A "
+                "reads it on no example that was given, so that nothing says which of B's it is."
             )
         card = group.card({"converted": group.names[1], "like": group.names[0], "command": self.line})
         written = write_network(in_code_of(a, b, found), self.out, card, self.like)

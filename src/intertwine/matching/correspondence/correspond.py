@@ -187,8 +187,14 @@ def _alike(x: Any, y: Any, seen: dict[tuple[int, int], tuple[Any, Any]]) -> bool
 
 
 def in_code_of(a: nn.Module, b: nn.Module, found: Correspondence) -> nn.Module:
-    """A copy of ``a`` that holds the weights of ``b``, as far as they correspond."""
-    return write(copied(a), found.convert(tensors_of(b)))
+    """A copy of ``a`` with the weights of ``b``: those that correspond, and by name what nothing reads."""
+    return write(copied(a), {**found.convert(tensors_of(b)), **by_name(a, b, found.unread)})
+
+
+def by_name(a: nn.Module, b: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
+    """Tensors of ``b`` by those names of ``a`` that are of one shape in both."""
+    ours, theirs = tensors_of(a), tensors_of(b)
+    return {n: theirs[n] for n in names if n in theirs and theirs[n].shape == ours[n].shape}
 
 
 def carrier_of(a: nn.Module, b: nn.Module, example_inputs: Any) -> Callable[[nn.Module], nn.Module] | None:
