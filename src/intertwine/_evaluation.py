@@ -225,12 +225,14 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         yield
         return
-    kept = Kept(model)
+    with alone(model):  # hooks of another thread's run are nothing to keep
+        kept = Kept(model)
     try:
         yield
     finally:
-        if not kept.overwritten():
-            kept.restore()
+        with alone(model):
+            if not kept.overwritten():
+                kept.restore()
 
 
 def _part(module: nn.Module) -> _Part:
