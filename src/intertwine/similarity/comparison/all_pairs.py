@@ -72,7 +72,8 @@ def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimate
     for layers, some, size in ((a.layers, rows, table.aa), (b.layers, columns, table.bb)):
         for k, nothing in zip(some, (size <= 0).tolist()):
             if nothing:
-                found.notes.append(_no_score(measure, layers[k], "features must tell examples apart."))
+                more = ": exact=True scores those that differ by little" if draws is None else ""
+                found.notes.append(_no_score(measure, layers[k], f"features must tell examples apart{more}."))
 
 
 def _stacked(
