@@ -67,7 +67,7 @@ class Convert(ExampleOptions):
             raise ValueError(
                 f"B must correspond to A for its weights to be carried over. Got {found.verdict}: {found.reason}."
             )
-        if missing := [name for name in found.unread if name not in by_name(a, b, found.unread)]:
+        if missing := sorted({*found.unread}.difference(by_name(a, b, found.unread))):
             raise ValueError(
                 f"B must hold all that A has. Got nothing for {', '.join(missing[:4])} of A: B is part of it, or A "
                 "reads it on no example that was given, so that nothing says which of B's it is."
