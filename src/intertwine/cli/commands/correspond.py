@@ -67,7 +67,8 @@ class Convert(ExampleOptions):
             raise ValueError(
                 f"B must correspond to A for its weights to be carried over. Got {found.verdict}: {found.reason}."
             )
-        if missing := sorted({*found.unread}.difference(by_name(a, b, found.unread))):
+        held = by_name(a, b, found.unread)
+        if missing := [name for name in found.unread if name not in held]:
             raise ValueError(
                 f"B must hold all that A has. Got nothing for {', '.join(missing[:4])} of A: B is part of it, or A "
                 "reads it on no example that was given, so that nothing says which of B's it is."
