@@ -55,6 +55,10 @@ def test_a_great_circle_keeps_the_norm_and_a_line_does_not():
     assert angles == pytest.approx([angles[2] / 4, angles[2] / 2, angles[2]])
     zero = torch.zeros(200).double()
     assert torch.equal(between(a, zero, 0.5, "spherical"), a / 2)
+    b = (1e-3 * b - a) * (a.norm() / (1e-3 * b - a).norm())  # nearly a half turn away
+    a, b = a.float(), b.float()
+    c = between(a, b, 0.5, "spherical")
+    assert c.norm() == pytest.approx(float(a.norm()), rel=1e-3)
 
 
 def test_what_both_share_stays_bit_for_bit():

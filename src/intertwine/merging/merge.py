@@ -6,6 +6,7 @@ is the average (MergeMany; Ainsworth, Hayase and Srinivasa 2023, Algorithm 3).
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from math import atan2, sin
 from typing import Any, Literal, Protocol
 
 import torch
@@ -77,15 +78,16 @@ def interpolate_(
 
 
 def _on_sphere(x: Tensor, y: Tensor, ratio: float) -> tuple[float, float]:
-    norms = float(x.norm()) * float(y.norm())
-    if norms == 0:
+    """Both shares. The angle is Kahan's, which holds near 0 and near a half turn, where a cosine tells little."""
+    u, v = (z.detach().to(torch.float32 if z.device.type == "mps" else torch.float64, copy=True) for z in (x, y))
+    norms = u.norm(), v.norm()
+    if not all(norms):
         return 1 - ratio, ratio
-    cosine = (x.double() * y.double()).sum() / norms if x.device.type != "mps" else (x * y).sum() / norms
-    angle = torch.acos(cosine.clamp(-1, 1))
-    sine = float(angle.sin())
-    if sine < _PARALLEL:
+    u, v = u.div_(norms[0]), v.div_(norms[1])
+    angle = 2 * atan2(float((u - v).norm()), float(u.add_(v).norm()))
+    if sin(angle) < _PARALLEL:
         return 1 - ratio, ratio
-    return float(((1 - ratio) * angle).sin()) / sine, float((ratio * angle).sin()) / sine
+    return sin((1 - ratio) * angle) / sin(angle), sin(ratio * angle) / sin(angle)
 
 
 class Aligned(Protocol):

@@ -21,6 +21,7 @@ from .._io.lazy import State
 from .._nested import by_key
 from ..matching.judgement.deviation import pieces
 from ..symmetry import Symmetry
+from ..symmetry.gauge.canonical import comparable
 from .changes.layers import block_of, runs
 from .p_values import combined, log_tail, rank_correlation, ranks, spearman
 from .units import View, ordered_spaces, similarity, views
@@ -196,18 +197,9 @@ def in_place(sym: Symmetry, a: State, b: State) -> InPlace:
 
 def checked(x: Tensor, name: str, side: str) -> Tensor:
     """A tensor that holds finite real numbers."""
-    if x.is_meta or x.layout != torch.strided or x.is_quantized:
-        kind = "no numbers (meta)" if x.is_meta else "quantised or sparse numbers"
-        raise ValueError(
-            f"weights must be dense and not quantised. Got {kind} in {name!r} of {side}: dequantise first."
-        )
-    if x.is_floating_point() and x.dtype.itemsize < 2:
-        raise ValueError(f"weights must have 16 bits or more. Got {x.dtype} in {name!r} of {side}: dequantise first.")
     if not x.is_floating_point() and x.ndim > 1:
         raise ValueError(f"weights must be real numbers. Got integers in {name!r} of {side}: dequantise first.")
-    if not bool(torch.isfinite(x).all()):
-        raise ValueError(f"weights must be finite. Got NaN or infinity in {name!r} of {side}.")
-    return x
+    return comparable(x, f"{name!r} of {side}")
 
 
 def _judged(title: str, seen: _Seen, places: Sequence[Tensor] | None) -> SpaceAgreement:

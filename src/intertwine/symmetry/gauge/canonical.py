@@ -249,22 +249,27 @@ def _turning(sym: Symmetry, bases: Mapping[str, Tensor]) -> Transformation:
 
 
 def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
-    """Refuse weights that cannot be compared: missing, without numbers (meta), sparse, quantised, NaN or infinite."""
+    """Refuse a state in which weights are missing, or cannot be compared."""
     for name in sym.layouts:
         if name not in state:
             raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")
-        tensor = state[name]
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            raise ValueError(
-                f"weights must be dense and not quantised. Got {tensor.layout} in {name!r}: dequantise first."
-            )
-        if tensor.is_floating_point() and tensor.dtype.itemsize < 2:
-            raise ValueError(f"weights must have 16 bits or more. Got {tensor.dtype} in {name!r}: dequantise first.")
-        if tensor.is_meta:
-            raise ValueError(f"weights must hold numbers. Got {name!r} on the meta device: load a checkpoint first.")
-        finite = bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())  # a sum alone may overflow
-        if tensor.is_floating_point() and not finite:
-            raise ValueError(f"weights must be finite. Got NaN or infinity in {name!r}.")
+        comparable(state[name], repr(name))
+
+
+def comparable(x: Tensor, title: str) -> Tensor:
+    """Weights that can be compared with others: there, dense, not quantised, finite. All others are refused."""
+    if x.is_meta:
+        raise ValueError(f"weights must hold numbers. Got {title} on the meta device: load a checkpoint first.")
+    if x.layout != torch.strided or x.is_quantized:
+        raise ValueError(
+            f"weights must be dense and not quantised. Got quantised or sparse numbers in {title}: dequantise first."
+        )
+    if x.is_floating_point() and x.dtype.itemsize < 2:
+        raise ValueError(f"weights must have 16 bits or more. Got {x.dtype} in {title}: dequantise first.")
+    finite = bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())  # a sum alone may overflow
+    if x.is_floating_point() and not finite:
+        raise ValueError(f"weights must be finite. Got NaN or infinity in {title}.")
+    return x
 
 
 def _ordering(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[str]) -> Transformation:
