@@ -16,6 +16,7 @@ from torch import nn
 import intertwine as iw
 from intertwine import gates
 from intertwine._evaluation import _parts, alone, copied, evaluating, evaluation_mode
+from intertwine._random import Stream
 from intertwine._threads import in_threads
 from intertwine.features import collect, tap
 from intertwine.similarity import Resampling
@@ -218,3 +219,19 @@ def test_pairs_of_layers_have_the_same_scores_in_threads(monkeypatch):
     for name, one in found[0].scores.items():
         torch.testing.assert_close(found[1].scores[name], one, rtol=0, atol=2e-3)  # rounding of the forward pass
         torch.testing.assert_close(found[1].chance[name], found[0].chance[name], rtol=0, atol=2e-3)
+
+
+def test_random_numbers_of_accelerators_are_given_back(monkeypatch):
+    state = {"mps": torch.tensor([7])}
+    calls = {
+        "get_rng_state": lambda: state["mps"], "set_rng_state": lambda new: state.update(mps=new),
+        "manual_seed": lambda seed: state.update(mps=torch.tensor([seed])),
+    }  # fmt: skip
+    for name, call in calls.items():
+        monkeypatch.setattr(torch.mps, name, call)
+    stream = Stream(3, torch.device("mps"))
+    for begun, left in ((3, 4), (4, 5)):
+        with stream.drawing():
+            assert int(state["mps"]) == begun
+            state["mps"] = torch.tensor([left])
+        assert int(state["mps"]) == 7

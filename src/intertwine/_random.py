@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 # There is one global generator for all threads. Whoever holds this takes no lock of a model (see _evaluation).
 _turn = RLock()
+_KNOWN = ("cuda", "mps", "xpu")  # accelerators whose random numbers are kept
 
 
 def mixed(seed: int, purpose: str, count: int = 0) -> int:
@@ -30,11 +31,19 @@ def host_state() -> tuple[object, ...]:
 def begin(seed: int, device: torch.device | None = None) -> None:
     """Begin the global random numbers of the CPU and of ``device``; ``torch.manual_seed`` begins all devices'."""
     torch.default_generator.manual_seed(seed)
-    if device is not None and device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
+    if device is not None and device.type in _KNOWN:
+        with _current(device) as module:
+            module.manual_seed(seed)
     elif device is not None and device.type not in ("cpu", "meta"):
-        torch.manual_seed(seed)  # of other accelerators, which no release of torch seeds in one way
+        torch.manual_seed(seed)  # of other accelerators, which have no calls in common
+
+
+@contextmanager
+def _current(device: torch.device) -> Iterator[Any]:
+    """The module of a device, whose calls mean this device in the block; there is one device of MPS."""
+    module = torch.get_device_module(device)
+    with nullcontext() if device.type == "mps" else module.device(device):
+        yield module
 
 
 def seeded(seed: int, device: torch.device | None = None) -> AbstractContextManager[None]:
@@ -59,7 +68,7 @@ class Stream:
     def __init__(self, seed: int, device: torch.device | None = None) -> None:
         if device is None and torch.cuda.is_initialized():
             device = torch.device("cuda", torch.cuda.current_device())
-        self._device = device if device is not None and device.type == "cuda" else None
+        self._device = device if device is not None and device.type in _KNOWN else None
         self._begun = seed, device
         self._inside: tuple[Any, ...] | None = None
 
@@ -85,7 +94,10 @@ class Stream:
         np.random.seed(seed % 2**32)  # noqa: NPY002 - what people still draw from
 
     def _states(self) -> tuple[Any, ...]:
-        of_device: Tensor | None = None if self._device is None else torch.cuda.get_rng_state(self._device)
+        of_device: Tensor | None = None
+        if self._device is not None:
+            with _current(self._device) as module:
+                of_device = module.get_rng_state()
         others = random.getstate(), np.random.get_state()  # noqa: NPY002 - what people still draw from
         return torch.default_generator.get_state(), *others, of_device
 
@@ -95,4 +107,5 @@ class Stream:
         random.setstate(of_python)
         np.random.set_state(of_numpy)  # noqa: NPY002 - what people still draw from
         if of_device is not None and self._device is not None:
-            torch.cuda.set_rng_state(of_device, self._device)
+            with _current(self._device) as module:
+                module.set_rng_state(of_device)
