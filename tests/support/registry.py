@@ -235,10 +235,11 @@ def page() -> str:
     """The table in the docs."""
     lines = [
         "# Mappings of llm-compressor, class by class", "",
-        f"Tables: {DATA['source']}, resolved as its modifiers resolve them. Every class of its AWQ and SmoothQuant "
-        "registries that transformers builds from a tiny configuration, with what differs and why. \"Wrong there\" "
-        "means that random scales applied as its modifiers apply them change the outputs; every mapping found here is "
-        "proved in the same way, and none of its mappings that keeps the function is missing here.", "",
+        f"Tables: {DATA['source']}, resolved as its modifiers resolve them. The rows are the classes of its AWQ and "
+        "SmoothQuant registries that transformers builds from a tiny configuration, with the differences and their "
+        "reasons. \"Wrong there\" means that random scales, applied as its modifiers apply them, change the outputs. "
+        "Every mapping found here is proved in the same way, and every one of its mappings that keeps the function is "
+        "found here.", "",
         "| class | found, proved | difference |", "|---|---|---|",
     ]  # fmt: skip
     lines += [listed_row(name) for name in listed()]
