@@ -70,8 +70,8 @@ class Comparison(Result):
             such as ``"positive_monomial"`` behind a ReLU; empty where it is not known, or one measure alone was asked
             for.
         acting_b: By layer of B.
-        best_p: ``null_p`` for the partner of each layer of A that :meth:`best` names, ``(L_a,)``: share of shuffles
-            whose own best match lies at least as far above chance.
+        best_p: p-value of the partner of each layer of A that :meth:`best` names, ``(L_a,)``: ``null_p`` times the
+            layers of B, or the share of shuffles whose own best match lies as far above chance where all were scored.
         error: Within which the exact score lies, 19 times of 20, where scores are estimated from pairs of examples
             within blocks and from sampled positions; ``None`` where they are exact.
 
