@@ -337,9 +337,9 @@ def _with_zero_points(w, group):
     return (((t / step + zero).round().clamp(0, 15) - zero) * step).reshape(w.shape)
 
 
-def _about_zero(w, group):
+def _about_zero(w, group, most=7):
     t = w.reshape(-1, group)
-    step = t.abs().amax(1, keepdim=True) / 7
+    step = t.abs().amax(1, keepdim=True) / most
     return ((t / step).round() * step).reshape(w.shape)
 
 
@@ -354,9 +354,12 @@ def _two_of_four(w):
         (lambda w: _with_zero_points(w, 32), "quantised", "int4 with a zero point, one step for 32 entries"),
         (lambda w: _with_zero_points(w, 64), "quantised", "int4 with a zero point, one step for 64 entries"),
         (lambda w: _about_zero(w, 32), "quantised", "int4, one step for 32 entries"),
+        (lambda w: _about_zero(w, 32).bfloat16(), "quantised", "int4, one step for 32 entries"),
+        (lambda w: _with_zero_points(w, 32).half(), "quantised", "int4 with a zero point, one step for 32 entries"),
+        (lambda w: _about_zero(w, 64, 127).half(), "quantised", "int8, one step for 64 entries"),
         (_two_of_four, "pruned", "50.0% of the weights of 2 tensors set to zero (#.weight), 2:4, two of every four"),
     ],
-    ids=["asymmetric 32", "asymmetric 64", "symmetric 32", "2:4"],
+    ids=["asymmetric 32", "asymmetric 64", "symmetric 32", "bfloat16", "asymmetric float16", "int8 float16", "2:4"],
 )
 def test_grids_with_zero_points_and_two_of_four_have_words_of_their_own(change, kind, said):
     torch.manual_seed(0)

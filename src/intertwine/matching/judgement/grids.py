@@ -14,6 +14,8 @@ _BITS = (2, 3, 4, 5, 6, 8)  # the coarse grid first: its levels are among those 
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _EQUAL = 1e-5  # relative deviation of a number from one of a grid
 _OFF = 0.02  # of a step: how far a value may lie from its level
+_CAST = (torch.bfloat16, torch.float16)  # what dequantised weights are stored in, the coarse first
+_MOST_OFF = 0.25  # of a step: how far rounding to these may move a value, so that its level can still be told
 _HALF = 0.75  # of a step: how far rounding to the next level moves a value, with room for another choice of steps
 _BEYOND = 0.4  # of a step: how far a level lies beyond those of signed integers, where halves lie within
 _CUT = 3.0  # of a step: how far what lies beyond the last level is moved to it
@@ -31,6 +33,7 @@ def quantised(sym: Symmetry, states: tuple[State, State], g: Transformation, nam
     found: dict[str, int] = {}
     for name in sym.layouts.keys() & names:
         y = states[1][name].detach()
+        y = y.to(torch.promote_types(y.dtype, torch.float32))  # levels are not told in half precision
         if y.ndim > 1:
             x = transform(states[0][name].detach().to(y), sym.layouts[name], g)
             said = f"zeros as {SPARSE}" if two_of_four(y == 0) and not two_of_four(x == 0) else grid(x, y)
@@ -85,16 +88,20 @@ def _on_grid(x: Tensor, y: Tensor) -> str:
     low, high = y.amin(1), y.amax(1)
     gaps = y.sort(1).values.diff(dim=1)
     smallest = torch.where(gaps > 0, gaps, torch.inf).amin(1)
+    cast = next((torch.finfo(format_).eps for format_ in _CAST if y.to(format_).to(y.dtype).equal(y)), 0.0)
     # what lies at an end of its piece may have been cut off there, from further out
     ends = ((y == low[:, None]) & (x < y)) | ((y == high[:, None]) & (x > y))
     for bits in _BITS:
-        if (far := _levels(x, y, bits, smallest, ends)) is not None:
+        if (far := _levels(x, y, bits, smallest, ends, cast)) is not None:
             return f"int{bits}{' with a zero point' * far}"
     return ""
 
 
-def _levels(x: Tensor, y: Tensor, bits: int, smallest: Tensor, ends: Tensor) -> bool | None:
-    """Whether some piece needs a zero point; ``None`` where some piece has no step on which it is so many bits."""
+def _levels(x: Tensor, y: Tensor, bits: int, smallest: Tensor, ends: Tensor, cast: float) -> bool | None:
+    """Whether some piece needs a zero point; ``None`` where some piece has no step on which it is so many bits.
+
+    Values that were ``cast``, by which part of them, lie beside their levels by that, and the step is one of them.
+    """
     top = 2 ** (bits - 1)
     largest, low, high = y.abs().amax(1), y.amin(1), y.amax(1)
     zero = torch.zeros_like(low)
@@ -105,8 +112,9 @@ def _levels(x: Tensor, y: Tensor, bits: int, smallest: Tensor, ends: Tensor) -> 
     for step, offset in steps:
         step = torch.where((high - low) / step < 2 * top + _OFF, step, torch.inf)[:, None]
         level = (y - offset[:, None]) / step.clamp_min(torch.finfo(y.dtype).tiny)
+        off = (_OFF + cast * (y.abs() + offset.abs()[:, None]) / step).clamp_max(_MOST_OFF)
         near = (x - y).abs() <= torch.where(ends, _CUT, _HALF) * step
-        fits = step[:, 0].isfinite() & (((level - level.round()).abs() <= _OFF) & near).all(1) & ~done
+        fits = step[:, 0].isfinite() & (((level - level.round()).abs() <= off) & near).all(1) & ~done
         far |= fits & (y.abs() > (top + _BEYOND) * step).any(1)
         turned |= fits & (y > (top - _BEYOND) * step).any(1)  # signed integers, with a step below zero
         whole |= fits & (high - low > (2 * top - 1 - _BEYOND) * step[:, 0])
