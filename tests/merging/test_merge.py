@@ -629,6 +629,17 @@ def test_relatives_are_moved_by_one_element():
     assert apart(moved[1], moved[2]) < apart(moved[1], iw.align(*models[::2], X).apply(models[2]))
 
 
+def test_tunings_of_the_first_network_stay_as_they_are_where_nothing_is_folded_too():
+    """Scales that follow an update would change the task vector."""
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    tuned = [shaken(copy.deepcopy(base), 0.1, torch.std) for _ in range(2)]
+    assert align_family([base, *tuned], X).elements == (None, None, None)
+    sym = iw.symmetries(base, X)
+    scaled = sym.act(sym.random(seed=0, kinds=["scale"]), tuned[0])
+    assert align_family([base, scaled], X).elements[1] is not None
+
+
 def test_a_tuned_copy_is_aligned_where_units_of_one_layer_were_moved_and_left_where_none_were():
     pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -47,9 +47,9 @@ def align_family(
     """Align networks to the first of them: relatives of each other by one element, relatives in place not at all.
 
     Relatives are networks most of whose matrices are within half of their norm of each other. One of the first network
-    is aligned only if that halves the distance or puts most units of a space elsewhere (one was moved then), another
-    only if it comes closer by a tenth, unless the method has another aim than the distance of weights, or nothing needs
-    a fold for it.
+    is aligned only if that halves the distance or puts most units of a space elsewhere (one was moved then): scales and
+    bases of one that was trained would follow its training. Another is aligned only if it comes closer by a tenth,
+    unless the method has another aim than the distance of weights, or nothing needs a fold for it.
 
     Args:
         models: The network whose basis is kept, and others of its architecture.
@@ -79,8 +79,8 @@ def align_family(
         found = align(models[0], model, example_inputs, method, loader, seed, chance=False)
         solver = METHODS[method] if isinstance(method, str) else method
         in_place = are_relatives(models[0], model) and not _reordered(found)
-        needed = _MUCH if in_place else _CLOSER if solver.by_weights else inf
-        elements.append(found if found.gauge is None or found.after < needed * found.before else None)
+        needed = _MUCH if in_place else _CLOSER if solver.by_weights and found.gauge is not None else inf
+        elements.append(found if found.after < needed * found.before or needed == inf else None)
     return Family(tuple(elements), tuple(like))
 
 
