@@ -217,7 +217,7 @@ def test_bad_input_is_refused_before_the_work():
         align(a, nn.Sequential(nn.Linear(4, 3)), x)
     with pytest.raises(ValueError, match=r"same widths.*bring b to those of a with merging\.transport"):
         align(a, layers(9), x)
-    with pytest.raises(ValueError, match=r"same widths.*rows of tokens or classes"):
+    with pytest.raises(ValueError, match=r"same widths.*Rows of tokens or classes.*repeat keys and values"):
         align(a, nn.Sequential(*layers(8)[:-1], nn.Linear(8, 5)), x)
     tanh = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     with pytest.raises(ValueError, match="other symmetries"):

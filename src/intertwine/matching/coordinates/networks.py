@@ -260,9 +260,10 @@ class Networks:
 _OTHER_WIDTHS = (
     "For other widths of one architecture, bring b to those of a with merging.transport ('intertwine transport') first."
 )
-_OTHER_LABELS = (
-    "These are rows of tokens or classes, which have places of their own: give both the same ones first, such as those "
-    "that both know, or take a head from one of them."
+_OTHER_ROWS = (
+    "Rows of tokens or classes have places of their own: give both the same ones first, such as those that both know, "
+    "or take a head from one of them. Attention heads must be as many and of one size in both: repeat keys and values "
+    "that several heads share, if they are what differs."
 )
 
 
@@ -281,7 +282,7 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
             rows = all(len(x) == len(y) and x[1:] == y[1:] for x, y in pairs)  # units would be read somewhere
             raise ValueError(
                 f"{names[0]} and {names[1]} must be of one architecture and have the same widths. Got {name!r} of "
-                f"shapes {shapes}. " + (_OTHER_LABELS if rows else _OTHER_WIDTHS)
+                f"shapes {shapes}. " + (_OTHER_ROWS if rows else _OTHER_WIDTHS)
             )
     first: dict[int, str] = {}
     for name, parameter in a.named_parameters(remove_duplicate=False):
