@@ -50,6 +50,10 @@ def test_an_index_and_a_folder_of_shards_without_configuration(run, vits):
     for path in (index, index.parent):
         assert sorted(read_checkpoint(path).tensors) == names
         assert run.done("same", "vit_a", path, "--model", "hf:vit_a").out.startswith("the same network")
+    save_file(
+        {f"module.{name}": x.contiguous() for name, x in model.state_dict().items()}, vits / "parallel.safetensors"
+    )
+    assert run.done("same", "vit_a", "parallel.safetensors").out.startswith("the same network")
     (vits / "empty").mkdir()
     assert "must be a file, an index of shards, or a directory" in run("same", "vit_a", "empty").error
 

@@ -26,6 +26,7 @@ from intertwine.lab.training import (
     accuracy,
     augment,
     load_checkpoint,
+    load_weights,
     save_checkpoint,
     train,
     train_many,
@@ -628,12 +629,32 @@ def test_a_mismatch_changes_nothing(checkpoint):
     assert same(model.state_dict(), before)
 
 
-def test_weights_of_data_parallel_and_old_training_load(tmp_path):
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_weights_of_data_parallel_compiled_and_old_training_load(tmp_path, prefix):
     model = networks.build("digits_cnn")
-    old = {f"module.{k}": v for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
+    old = {f"{prefix}{k}": v for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
     torch.save({"state_dict": old}, tmp_path / "a.pt")
     loaded = load_checkpoint(tmp_path / "a.pt", "digits_cnn")
     assert torch.equal(loaded.conv1.weight, model.conv1.weight)
+
+
+@pytest.mark.parametrize("kept", ["first.weight", "last.weight"])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_of_tied_weights_one_name_is_enough(kept, device):
+    """As safetensors' ``save_model`` writes them."""
+
+    def tied():
+        model = nn.ModuleDict({"first": nn.Linear(3, 3, bias=False), "last": nn.Linear(3, 3, bias=False)})
+        model["last"].weight = model["first"].weight
+        return model
+
+    with torch.device(device):
+        model = tied()
+    weight = torch.randn(3, 3)
+    load_weights(model, {kept: weight}, "'a'", "tied")
+    assert model["first"].weight is model["last"].weight and torch.equal(model["first"].weight, weight)
+    with pytest.raises(CheckpointError, match=r"2 missing: first\.weight, last\.weight"):
+        load_weights(tied(), {"other": weight}, "'a'", "tied")
 
 
 def test_missing_damaged_and_unsafe_files(checkpoint, tmp_path):

@@ -19,7 +19,7 @@ from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, not_finite
 from ...errors import CheckpointError, DataError
 from ...lab import networks
 from ...lab.networks.hugging_face import load_pretrained
-from ...lab.training import build_with, check_card, choose_device, load_weights, read_card
+from ...lab.training import build_with, check_card, choose_device, load_weights, plain_names, read_card
 from ...symmetry import Symmetry, symmetries
 from .._command import one_thread
 from .._options import DataOptions, ExampleOptions
@@ -105,7 +105,7 @@ def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
     if checkpoint.tensors is None:
         return load_pretrained(checkpoint.path)
     if spec.startswith(HF):
-        return load_pretrained(Path(spec.removeprefix(HF)), checkpoint.tensors, checkpoint.path)
+        return load_pretrained(Path(spec.removeprefix(HF)), plain_names(checkpoint.tensors), checkpoint.path)
     if is_builtin(spec):
         return build_with(spec, checkpoint.tensors, repr(str(checkpoint.path))).eval()
     model = build_model(spec)

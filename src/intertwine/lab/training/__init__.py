@@ -10,6 +10,7 @@ from .checkpoint import (
     digest,
     load_checkpoint,
     load_weights,
+    plain_names,
     read_card,
     save_checkpoint,
 )
@@ -24,5 +25,5 @@ __all__ = [
     "train_many", "ManyTraining", "member_path",
     # checkpoints
     "save_checkpoint", "load_checkpoint", "load_weights", "read_card", "build_with", "check_card", "card_path",
-    "Card", "digest",
+    "Card", "digest", "plain_names",
 ]  # fmt: skip

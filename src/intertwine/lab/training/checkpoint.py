@@ -115,7 +115,7 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
 def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Module:
     """Build a network and load weights; whether they fit is seen before the network takes memory."""
     with torch.device("meta"):
-        _check_architecture(build(spec).state_dict(), _plain_names(tensors), source, spec)
+        _check_architecture(build(spec).state_dict(), plain_names(tensors), source, spec)
     network = build(spec)
     load_weights(network, tensors, source, spec)
     return network
@@ -124,21 +124,26 @@ def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Modu
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, name: str) -> None:
     """Load a state dict strictly; a mismatch names the first tensors that do not fit, and changes nothing.
 
-    A common prefix ``module.`` (data-parallel training) is dropped if the model's names lack it. ``source`` and
+    A common prefix ``module.`` or ``_orig_mod.`` (data-parallel training, ``torch.compile``) is dropped if the model's
+    names lack it; of tied weights one name is enough, as ``save_model`` of safetensors writes them. ``source`` and
     ``name`` say where the tensors are from and what the model is, in a ``CheckpointError`` if names, shapes or kinds of
     numbers differ.
     """
     wanted = model.state_dict()
-    tensors = tensors if tensors.keys() & wanted.keys() else _plain_names(tensors)
+    tensors = tensors if tensors.keys() & wanted.keys() else plain_names(tensors)
+    tied: dict[int, list[str]] = {}
+    for key, parameter in model.named_parameters(remove_duplicate=False):
+        tied.setdefault(id(parameter), []).append(key)
+    for names in tied.values():
+        held = [key for key in names if key in tensors]
+        if held and len(held) < len(names):
+            tensors = {**dict.fromkeys(names, tensors[held[0]]), **tensors}
     _check_architecture(wanted, tensors, source, name)
     check_kinds(tensors, wanted, source)
     kept = {k: v for k, v in wanted.items() if k not in tensors}
     if not any(t.is_meta for t in wanted.values()):
         model.load_state_dict({**kept, **tensors})
         return
-    tied: dict[int, list[str]] = {}
-    for key, parameter in model.named_parameters(remove_duplicate=False):
-        tied.setdefault(id(parameter), []).append(key)
     model.load_state_dict({**kept, **tensors}, assign=True)  # a model on the meta device takes the tensors themselves
     for first, *others in tied.values():
         for key in others:
@@ -146,9 +151,11 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, n
             setattr(model.get_submodule(module), name, model.get_parameter(first))
 
 
-def _plain_names(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    if all(key.startswith("module.") for key in tensors):
-        return {key.removeprefix("module."): value for key, value in tensors.items()}
+def plain_names(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Tensors under the model's names, where all have a prefix of data-parallel training or of ``torch.compile``."""
+    for prefix in ("module.", "_orig_mod.", "module."):
+        if all(key.startswith(prefix) for key in tensors):
+            tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
     return tensors
 
 
