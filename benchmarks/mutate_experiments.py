@@ -354,8 +354,8 @@ def _write(rows: list[str], killed: int) -> None:
     head = ["| number | file | stands there | mutant | killed by |", "|---|---|---|---|---|"]
     text = (
         "# Mutants of the experiments\n\n"
-        "One thing is changed at a time in a copy of the package; a test, or the check of an experiment's values at "
-        f"smoke scale, must notice. {killed} of {len(rows)} are killed.\n\n"
+        "Each mutant changes one thing in a copy of the package; a test, or the check of an experiment's values at "
+        f"smoke scale, must notice it. {killed} of {len(rows)} are killed.\n\n"
         "Made by `python benchmarks/mutate_experiments.py --write`.\n\n"
     )
     PAGE.write_text(text + "\n".join([*head, *rows]) + "\n", encoding="utf-8")
