@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Two transformers in one basin
 #
-# Train one network twice, from two seeds. Both are good; halfway between their weights nothing works. For ReLU networks
-# most of that wall is the order of their units: permute them, and it nearly falls. For transformers it does not. How
-# much of it is a choice of coordinates, and which?
+# Train one architecture from two seeds. Both networks are good, but the network halfway between their weights is not.
+# For ReLU networks most of this loss barrier comes from the order of the units: permute them, and it nearly vanishes.
+# For transformers it does not. How much of their barrier is a choice of coordinates, and of which coordinates?
 #
-# The networks are two small GPTs that write Python, a character at a time; they learn from modules of the standard
-# library.
+# The networks are two small GPTs that write Python character by character, trained on modules of the standard library.
+#
 
 # %%
 import inspect
@@ -32,7 +32,7 @@ written, unseen = (torch.tensor([place[c] for c in text if c in place]) for text
 
 
 def pieces(text, size, seed):
-    """Characters ``(size, LENGTH)``, and those that follow them."""
+    """Characters ``(size, LENGTH)``, and the characters that follow each of them."""
     starts = torch.randint(len(text) - LENGTH, (size,), generator=torch.Generator().manual_seed(seed))
     some = text[starts[:, None] + torch.arange(LENGTH + 1)]
     return some[:, :-1], some[:, 1:]
@@ -59,13 +59,13 @@ def trained(seed, steps=400, rate=5e-3):
 a, b = trained(0), trained(1)
 tokens, _ = pieces(written, 2, 0)
 test = [pieces(unseen, 64, -1 - k) for k in range(4)]
-print(f"{len(written):,} characters to learn from; module {modules[-1]} to be tested on")
+print(f"{len(written):,} characters to train on; module {modules[-1]} to test on")
 
 # %% [markdown]
-# ## The wall
+# ## The barrier
 #
-# The loss on the straight line between the two, in nats for each character. For scale: who knows only that there are
-# 96 characters has a loss of 4.56.
+# The loss on the straight line between the two networks, in nats per character. For comparison: guessing uniformly
+# among the 96 characters has a loss of 4.56.
 
 # %%
 direct = iw.barrier(a, b, test, points=5, alignment=None)
@@ -74,22 +74,22 @@ print(*(f"{ratio:.0%} of B: {loss:.2f}" for ratio, loss in zip(direct.ratios, di
 # %% [markdown]
 # ## What may be moved
 #
-# `symmetries` finds what can be done to the weights without a change of the function. As the network comes, gains of
-# its layer norms tie the stream to its axes: units of the stream may be permuted, and each head has bases of its own.
+# `symmetries` finds what can be done to the weights without changing the function. In the network as it is, the gains
+# of the layer norms tie the stream to its axes: its units may only be permuted, while each head has bases of its own.
 
 # %%
 print(iw.symmetries(a, tokens))
 
 # %% [markdown]
-# Folded into the maps that read them, the gains are gone. A layer norm without gains sees a length and a mean, so the
-# stream may be *rotated*, as long as the vector of ones stays. `align` folds by itself and searches this larger group.
+# The gains can be folded into the maps that read them. A layer norm without gains depends only on a length and a mean,
+# so the stream may be *rotated* if the vector of ones stays fixed. `align` folds first and searches this larger group.
 
 # %%
 turned = iw.align(a, b, tokens)
 print(turned)
 
 # %% [markdown]
-# Neither network is another function now: `turned.a` is A folded, `turned.apply(b)` is B folded and moved.
+# Both networks still compute the same functions: `turned.a` is A folded, `turned.apply(b)` is B folded and moved.
 
 # %%
 iw.testing.assert_same_function(a, turned.a, tokens)
@@ -98,8 +98,8 @@ iw.testing.assert_same_function(b, turned.apply(b), tokens)
 # %% [markdown]
 # ## The ladder
 #
-# One rung after the other the group grows: permutations alone; the maps of heads; the rotation of the stream. None of
-# these looks at data. The last one does: it goes on from there, by gradient, on the loss of the networks in between.
+# The group grows from rung to rung: permutations alone; then the maps of heads; then the rotation of the stream. None
+# of these uses data. The last rung does: from there it continues by gradient, on the loss of the networks in between.
 
 # %%
 batches = [pieces(written, 128, 2_000_000), *(pieces(written, 16, 2_000_001 + k) for k in range(200))]
@@ -122,7 +122,7 @@ path
 # %% [markdown]
 # ## A network in between
 #
-# The middle of the last rung is one GPT-2 again, of the same architecture: `from_pretrained` reads it.
+# The midpoint of the last rung is again a GPT-2 of the same architecture: `from_pretrained` reads it.
 
 # %%
 transformers.utils.logging.disable_progress_bar()
@@ -138,9 +138,9 @@ iw.testing.assert_same_function(merged, again, tokens)
 whole = heights["nothing"]
 left = lambda name: f"{heights[name] / whole:.0%}"
 print(
-    f"Of a wall of {whole:.2f} nats permutations leave {left('permutations')}, with the maps of heads "
-    f"{left('and maps of heads')}, with one rotation of the stream {left('and the rotation')}, "
-    f"and what is learned {left('and learned, 150 steps')}. The rest was a choice of coordinates."
+    f"Of a barrier of {whole:.2f} nats, permutations leave {left('permutations')}; with the maps of heads "
+    f"{left('and maps of heads')} are left, with one rotation of the stream {left('and the rotation')}, "
+    f"and after learning {left('and learned, 150 steps')}. The rest was a choice of coordinates."
 )
 print(f"All of this took {time.perf_counter() - STARTED:.0f} seconds.")
 

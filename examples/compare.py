@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Compare two networks, layer by layer
 #
-# Two networks of one architecture, trained from different seeds on the same task: which of their layers hold the same
-# features, and is that more than chance? Then a disguised copy, which no single neuron gives away.
+# Two networks of one architecture are trained from different seeds on the same task. Which of their layers hold the
+# same features, and by more than chance? Then we compare a disguised copy, which no single neuron gives away.
 
 # %%
 import torch
@@ -29,9 +29,9 @@ def trained(seed: int) -> nn.Module:
 a, b = trained(0), trained(1)
 
 # %% [markdown]
-# `compare` takes the two models and batches of inputs. The measures have symmetries of their own: a score of 1 says
-# "equal up to this group". Brackets hold confidence intervals; `chance` is what shuffled examples would give,
-# `untrained` what two networks with fresh weights get.
+# `compare` takes the two models and batches of inputs. Each measure has its own symmetry group, and a score of 1 means
+# "equal up to this group". Brackets hold confidence intervals; `chance` is the score with shuffled examples,
+# `untrained` the score of two networks with fresh weights.
 
 # %%
 batches = digits.test.inputs.float().split(100)
@@ -42,8 +42,8 @@ print(comparison)
 comparison
 
 # %% [markdown]
-# A copy with permuted and rescaled hidden units computes the same function. Measures that know the symmetries of ReLU
-# see that nothing changed (1.000); those of other groups see only part of it.
+# A copy with permuted and rescaled hidden units computes the same function. Measures that ignore the symmetries of ReLU
+# see that nothing changed (1.000); measures of other groups recognise only part of it.
 
 # %%
 sym = iw.symmetries(a, batches[0])
@@ -51,7 +51,7 @@ twin = sym.act(sym.random(seed=0), a)
 print(iw.compare(a, twin, batches))
 
 # %% [markdown]
-# The whole comparison is one page that can be sent to somebody: all matrices, all numbers.
+# The whole comparison fits on one page that you can share: all matrices, all numbers.
 
 # %%
 page = comparison.to_html("compare.html")

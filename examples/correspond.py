@@ -2,7 +2,7 @@
 # # One network, four code bases
 #
 # A small transformer block, written four times: with torch's own layer, with packed weights and fused attention, with
-# attention by hand, and with 1x1 convolutions. `correspond` says which entries of one are which of another.
+# handwritten attention, and with 1x1 convolutions. `correspond` says which entries of one match which of another.
 
 # %%
 import torch
@@ -64,7 +64,7 @@ for other in (Packed(), ByHand(), Convolutions()):
     print(iw.correspond(model, other, x).summary())
 
 # %% [markdown]
-# Weights are carried over, and `same` sees through the code, a random element of the symmetry group included.
+# The weights are carried over, and `same` recognises the network in the other code, even after a random symmetry.
 
 # %%
 other = Convolutions()

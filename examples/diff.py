@@ -1,7 +1,7 @@
 # %% [markdown]
 # # What changed between these two checkpoints?
 #
-# `diff` first finds what keeps the function (heads swapped, units permuted), then says what remains, tensor by tensor.
+# `diff` first removes what keeps the function (swapped heads, permuted units), then lists what remains, by tensor.
 
 # %%
 import copy
@@ -39,7 +39,7 @@ print(found)
 print(iw.diff(base, copy.deepcopy(base).bfloat16().float(), x))
 
 # %% [markdown]
-# The same weights as other code would store them: other names, query, key and value in tensors of their own.
+# The same weights as other code would store them: with other names, and with query, key and value in separate tensors.
 
 # %%
 stored = {}

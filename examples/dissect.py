@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Is the neuron basis special?
 #
-# Units of a CNN against pixel-labelled concepts, in the network's own basis and after a random rotation of it. If units
-# name concepts only in their own basis, that basis is special. Generated images, so nothing is downloaded; this small
-# run shows the procedure, `intertwine reproduce fig3-dissection` runs the paper's situations.
+# We compare units of a CNN with pixel-labelled concepts, in the network's own basis and after a random rotation. If
+# units detect concepts only in their own basis, that basis is special. Images are generated, so nothing is downloaded.
+# This small run shows the procedure; `intertwine reproduce fig3-dissection` runs the paper's situations.
 
 # %%
 import torch
@@ -36,8 +36,8 @@ for last_relu, result in found.items():
         print(f"{last_relu!s:10}{count.alpha:6g}  {count.mean:5.1f} of {result.units}{unique.mean:15.1f}")
 
 # %% [markdown]
-# `power` is how far the basis was rotated: 0 is the network's own, 1 a random orthogonal matrix. A page for the first
-# network shows the units with the images they like best.
+# `power` is how far the basis was rotated: 0 is the network's own basis, 1 a random rotation. A page for the first
+# network shows the units with the images that activate them most.
 
 # %%
 page = found[True].to_html("dissect.html")

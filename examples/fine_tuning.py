@@ -1,10 +1,10 @@
 # %% [markdown]
 # # What did fine-tuning change?
 #
-# Three BERTs of chemical reactions are public in the package `rxnfp` (Schwaller et al., Nature Machine Intelligence
-# 2021): one learned to fill in masked parts of reactions, two were fine-tuned from there to name the class of a
-# reaction. Nothing but weights is needed to ask what fine-tuning did: are they really of one family, which tensors
-# moved, and which layers see reactions differently now?
+# Three BERTs for chemical reactions are public in the package `rxnfp` (Schwaller et al., Nature Machine Intelligence
+# 2021): one was pretrained to fill in masked parts of reactions, and two were fine-tuned from it to classify reactions.
+# Their weights are enough to ask what fine-tuning did: do they really belong to one family, which tensors
+# changed, and which layers now represent reactions differently?
 #
 # The wheel (75 MB) is downloaded and read, not installed; its weights are loaded as numbers only.
 
@@ -51,8 +51,8 @@ models = {name: bert(state) for name, state in states.items()}
 # %% [markdown]
 # ## Reactions to look at
 #
-# 240 reactions, made from parts: amide couplings, esterifications, Suzuki couplings, reductive aminations and
-# saponifications, each of eight by six partners. They are written as SMILES and cut into the tokens of the models'
+# We assemble 240 reactions from parts: amide couplings, esterifications, Suzuki couplings, reductive aminations and
+# saponifications, each with eight by six partners. They are written as SMILES and split into tokens of the models'
 # own vocabulary.
 
 # %%
@@ -79,7 +79,7 @@ number = {token: k for k, token in enumerate(vocabulary)}
 
 
 def tokens(smiles):
-    """The longest token of the vocabulary that fits, from the left."""
+    """Tokens of a string: from the left, always the longest one of the vocabulary that fits."""
     found = []
     while smiles:
         size = next((n for n in range(min(12, len(smiles)), 0, -1) if smiles[:n] in number), 1)
@@ -100,7 +100,7 @@ print(f"{len(ids)} reactions of up to {longest} tokens, {int((ids == number['[UN
 # ## One family?
 #
 # `lineage` looks for the units of one network in the other, in any order and basis: networks that were trained
-# independently agree by chance only. Fine-tuning leaves nearly every one of 12,336 hidden units at its place.
+# independently agree only by chance. Fine-tuning leaves nearly all of the 12,336 hidden units in place.
 
 # %%
 example = {name: x[:2] for name, x in batches[0].items()}
@@ -109,10 +109,10 @@ for a, b in ((pretrained, tuned), (pretrained, small), (tuned, small)):
     print("\n".join(iw.lineage(a, b, example).summary().splitlines()[:2]), end="\n\n")
 
 # %% [markdown]
-# ## Which tensors moved
+# ## Which tensors changed
 #
-# `diff` says what is left when the symmetries are taken out. All tensors moved, most of them by about a tenth of
-# their size. The last block moved most, by a quarter, and its changes are of low rank: the second map of its MLP, of
+# `diff` says what is left once the symmetries are taken out. All tensors changed, most of them by about a tenth of
+# their size. The last block changed most, by a quarter, and its changes have low rank: the second map of its MLP, with
 # 256 outputs, changed along about eleven directions.
 
 # %%
@@ -125,13 +125,13 @@ block = table.tensor.str.extract(r"layer\.(\d+)\.")[0].dropna().astype(int).rena
 print(table.groupby(block)["relative change"].median().round(3).to_string())
 
 # %% [markdown]
-# ## Which layers see reactions differently
+# ## Which layers represent reactions differently
 #
-# Linear CKA finds all layers alike, .96 to 1.00. It would find that in networks that learned nothing: two *untrained*
-# BERTs of this architecture score .996, since what they have in common, which token stands where, is most of the
-# variance. That is why `compare` puts untrained networks beside every score. Orthogonal Procrustes falls from .91 in
-# the first block to .64 in the last one, and the last blocks of the pretrained network are most like blocks in the
-# middle of the tuned one.
+# Linear CKA finds all layers alike, .96 to 1.00. It would do so for networks that learned nothing: two *untrained*
+# BERTs of this architecture score .996, since most of the variance is what they have in common, namely which token
+# is where. That is why `compare` gives the score of untrained networks with every score. Orthogonal Procrustes falls
+# from .91 in the first block to .64 in the last, and the last blocks of the pretrained network are most similar to
+# blocks in the middle of the fine-tuned one.
 
 # %%
 layers = [f"encoder.layer.{k}" for k in range(12)]
@@ -140,10 +140,10 @@ print(result.summary())
 result.to_html("fine_tuning.html")
 
 # %% [markdown]
-# ## What it was for
+# ## What fine-tuning was for
 #
-# The first token is what the class is read from. How much of its geometry is the class of the reaction: linear CKA
-# between its features and the five classes, block by block.
+# The class is read from the first token. How much of this token's geometry is the class of the reaction? Linear CKA
+# between its features and the five classes says so, block by block.
 
 # %%
 target = torch.eye(len(reactions))[[list(reactions).index(kind) for kind in kinds]][order]
@@ -156,9 +156,9 @@ print(pd.DataFrame(rows).round(2).to_string())
 # %% [markdown]
 # ## What we know now
 #
-# - The three networks are one family, beyond doubt: of 12,336 hidden units 12,331 or more stand where they stood.
-# - Fine-tuning moved every tensor by about a tenth and the last block by a quarter, there along few directions.
-# - It left the first blocks alone and rebuilt the end. Before, the class of a reaction was .73 of the geometry of the
-#   first token in the last block; afterwards .90 and .95, and more than .77 from the eighth block on.
-# - Linear CKA alone would have said that nothing happened: it scores .96 or more in all blocks, as untrained networks
-#   do.
+# - The three networks are one family beyond doubt: at least 12,331 of 12,336 hidden units are still in place.
+# - Fine-tuning changed every tensor by about a tenth, and the last block by a quarter, there along few directions.
+# - It left the first blocks alone and rebuilt the last ones. The CKA of the first token with the class of the reaction
+#   was .73 in the last block before fine-tuning; afterwards it is .90 and .95, and above .77 from the eighth block on.
+# - Linear CKA between the networks alone would have said that nothing happened: it is .96 or more in all blocks, as it
+#   is for untrained networks.

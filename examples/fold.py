@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Fold a network
 #
-# Gains of norms, biases of values and the mean of a stream are conventions: networks that differ in them compute the
-# same function. `iw.fold` brings them to one form, in which weights can be read as they stand.
+# Gains of norms, biases of values and the mean of a stream are conventions: networks that differ only in these can
+# compute the same function. `iw.fold` brings them to a standard form, in which weights can be read directly.
 
 # %%
 import torch
@@ -57,8 +57,8 @@ folded = iw.fold(model, example)
 print(folded)
 
 # %% [markdown]
-# Every gain is one and every bias of values zero; what is written to the stream has mean zero, which layer norms take
-# away anyhow.
+# Now every gain is one and every bias of values is zero. What is written to the stream has mean zero; layer norms
+# subtract the mean in any case.
 
 # %%
 before, after = model.blocks[0], folded.model.blocks[0]
@@ -71,7 +71,7 @@ for name, tensors in {
     print(f"{name:24} before {small}   after {large}")
 
 # %% [markdown]
-# The function is the same, on any input.
+# The function is the same on every input.
 
 # %%
 iw.testing.assert_same_function(model, folded.model, torch.rand(50, 1, 8, 8))

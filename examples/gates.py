@@ -2,7 +2,7 @@
 # # What do the gates know?
 #
 # A ReLU network is a sum over paths: gates (which units are on) times weights. The gates can be frozen, replaced or
-# made linear, and the weights behind them trained afresh.
+# made linear, and new weights can then be trained behind them.
 
 # %%
 import torch
@@ -24,7 +24,7 @@ print(f"its gates, fresh weights      {accuracy(iw.gates.dgn(run.model, regime='
 print(f"random gates, fresh weights   {accuracy(iw.gates.dgn(run.model, regime='fixed_random', seed=1)):.1%}")
 
 # %% [markdown]
-# In a deep *linearly* gated network (DLGN) every gate is linear in the image, so each looks for one picture.
+# In a deep *linearly* gated network (DLGN) every gate is linear in the image, so each gate looks for one picture.
 
 # %%
 linear = training.train(iw.gates.dlgn(run.model, input="ones"), digits, recipe, seed=0, progress=False)
@@ -34,14 +34,14 @@ maps = iw.gates.effective_maps(linear.model, x[:1], positions="centre")
 print(maps)
 
 # %% [markdown]
-# What the gates share, and which paths make an output.
+# What the gates share, and which paths contribute to an output.
 
 # %%
 study = iw.gates.examine(run.model, x, labels, digits.classes)
 print(study)
 
 # %% [markdown]
-# Another seed: its gates are alike as a kernel, and few units are the same unit.
+# A network from another seed has similar gates as a kernel, but few of its units match units of the first.
 
 # %%
 other = training.train("digits_cnn", digits, recipe, seed=1, progress=False).model
@@ -49,7 +49,7 @@ print(f"alignment with another seed's path kernel: {iw.gates.npk_alignment(run.m
 print(iw.gates.match_gates(run.model, other, x))
 
 # %% [markdown]
-# On trained networks the overlap of active sub-networks says which images the network treats alike.
+# In a trained network, the overlap of active sub-networks says which images the network treats alike.
 
 # %%
 log, _ = iw.gates.neural_path_kernel(run.model, x[:200], input="ones", log=True)

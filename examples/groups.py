@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Intertwiner groups of activations
 #
-# Which linear maps pass through an activation, `σ(Ax) = φ(A) σ(x)`? Known by proof for the usual ones, measured for a
-# function of your own.
+# Which linear maps pass through an activation, `σ(Ax) = φ(A) σ(x)`? For the usual activations the answer is proved; for
+# a function of your own it is measured.
 
 # %%
 import torch

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Checkpoints of transformers
 #
-# Everything works on models of transformers as they are, and on directories that `save_pretrained` wrote: on the
-# command line these are `hf:DIRECTORY`. Nothing is downloaded: fetch a model of the hub first. A tiny Llama stands in.
+# Everything works on models of transformers, and on directories written by `save_pretrained` (`hf:DIRECTORY` on the
+# command line). Nothing is downloaded: fetch a model from the hub first. Here a tiny Llama stands in.
 
 # %%
 import copy
@@ -22,15 +22,15 @@ base = transformers.LlamaForCausalLM(config).eval()
 with torch.no_grad():
     for name, gain in base.named_parameters():
         if "norm" in name:
-            gain.uniform_(0.5, 2)  # as training would leave them
+            gain.uniform_(0.5, 2)  # as after training
 tokens = torch.randint(96, (4, 16))
 
 # %% [markdown]
 # ## Was one made from the other?
 #
-# A copy with moved units and heads, a fine-tune by an update of rank 2, and another seed. `same` decides whether two
-# models are one up to symmetry, `lineage` whether two trainings were independent, `diff` what was changed. Example
-# inputs only serve to record the model.
+# We make a copy with moved units and heads, a fine-tuned model (an update of rank 2), and a model from another seed.
+# `same` decides whether two models are the same up to symmetry, `lineage` whether they were trained independently, and
+# `diff` what was changed. The example inputs only serve to trace the model.
 
 # %%
 sym = iw.symmetries(base, tokens)

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Was this checkpoint derived from that one?
 #
-# `lineage` gives a p-value for the claim that two networks were trained independently, from weights alone. Here one
-# network is fine-tuned, laundered (units permuted, rescaled) and pruned; another one is a stranger.
+# `lineage` tests whether two networks were trained independently and gives a p-value, from weights alone. Here one
+# network is fine-tuned, laundered (its units permuted and rescaled) and pruned; another network is unrelated.
 
 # %%
 import copy
@@ -31,7 +31,7 @@ a = network(0)
 sym = iw.symmetries(a, x)
 
 # %% [markdown]
-# In place the p-value is exact. Once units were moved it needs a yardstick: other seeds, known to be independent.
+# If units are in place, the p-value is exact. Once they were moved, seeds known to be independent calibrate it.
 
 # %%
 seeds = [network(100 + seed) for seed in range(8)]
@@ -40,7 +40,7 @@ for name, b in others.items():
     print(f"{name:10}  {iw.lineage(a, b, x, independent=seeds).headline}")
 
 # %% [markdown]
-# A network with fewer units: the wider one keeps those that have a partner, and the test stays exact.
+# A network with fewer units: of the wider one only units that have a partner are used, and the test stays exact.
 
 # %%
 pruned = iw.exchange.prune_channels(sym, "0.weight[0]", [k for k in range(32) if k % 4], others["fine-tuned"], x)
@@ -49,7 +49,7 @@ print(found)
 print(found.notes[0])
 
 # %% [markdown]
-# Many checkpoints at once: families, merges with both parents, and directions where the weights rule out the reverse.
+# Many checkpoints at once: families, merges with both parents, and the direction of descent where the weights tell it.
 
 # %%
 average = copy.deepcopy(a)

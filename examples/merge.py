@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Merge two networks
 #
-# The mean of two trained networks is a poor network: their units stand in different orders. `align` brings the
+# The mean of two trained networks is a poor network, because their units are in different orders. `align` brings the
 # second into the basis of the first without changing its function; then the mean works.
 
 # %%
@@ -35,7 +35,7 @@ alignment = iw.align(a, b, torch.zeros(2, 1, 8, 8))
 print(alignment)
 
 # %% [markdown]
-# With a loader, `merge` also resets the statistics of the merged features (REPAIR), which pays in deeper networks.
+# With a loader, `merge` also resets the statistics of the merged features (REPAIR), which helps deeper networks.
 
 # %%
 networks = {
@@ -49,7 +49,7 @@ for name, model in networks.items():
     print(f"{name:20} {evaluate(model, test).accuracy:.1%}")
 
 # %% [markdown]
-# The barrier is the loss on the straight line between the two, before and after alignment.
+# The barrier is read from the loss on the straight line between the two, before and after alignment.
 
 # %%
 path = iw.barrier(a, b, test, points=11, alignment=alignment)

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Prune channels that must go together
 #
-# A residual stream is written and read by many layers, so that one of its channels can only leave all of them at once.
-# The symmetry of the network knows which rows of which tensors these are.
+# Many layers write and read a residual stream, so a channel of the stream has to be removed from all of them at once.
+# The symmetry of the network says which rows of which tensors these are.
 
 # %%
 import torch
@@ -49,7 +49,7 @@ sym = iw.symmetries(model, example)
 print(sym.mappings("torch-pruning"))
 
 # %% [markdown]
-# The channels of smallest norm, over all tensors that carry them, are taken out: inside each block, then of the stream.
+# We remove the channels of smallest norm over all tensors that carry them: first inside each block, then in the stream.
 
 
 # %%
@@ -74,8 +74,8 @@ for name, network in rows:
     print(f"{name:44} {weights:6,} weights, accuracy {before:.1%}, after one more epoch {after:.1%}")
 
 # %% [markdown]
-# Each result is compared in float64 with the whole network whose channels are set to zero. Where a norm runs over the
-# channels, taking them out is another thing, and is refused.
+# Each result is compared in float64 with the whole network in which these channels are set to zero. If a norm runs over
+# the channels, removing them changes the function in another way, and is refused.
 
 # %%
 normed = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 3))

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Quantise a model that nobody has written a recipe for
 #
-# Quantisers keep tables of each architecture's symmetries. Here is a small transformer that is in no table, trained on
-# the rows of handwritten digits: attention and gated MLPs behind RMS norms.
+# Quantisers keep tables of the symmetries of each architecture. Here is a small transformer that is in no table:
+# attention and gated MLPs behind RMS norms, trained on the rows of handwritten digits.
 
 # %%
 import copy
@@ -67,8 +67,8 @@ model.eval()
 print(f"accuracy {float((model(test).argmax(1) == labels).float().mean()):.1%}")
 
 # %% [markdown]
-# The mappings that llm-compressor asks for, found from one run of the model. Every entry is proved: a random scale of
-# that very mapping leaves the outputs as they are.
+# The mappings that llm-compressor needs are found by tracing one run of the model. Every entry is proved: a random
+# scale of exactly that mapping leaves the outputs unchanged.
 
 # %%
 sym = iw.symmetries(model, x[:4])
@@ -81,13 +81,13 @@ print(mappings.to_yaml())
 # %% [markdown]
 # ## What smoothing does
 #
-# Outliers move from activations into weights: a channel whose activations are at most `a` and whose weights are at most
-# `w` is divided by `a^α / w^(1 - α)` in the activations, for all layers that a generator of scales moves alike.
+# Outliers move from activations into weights. If a channel's activations are at most `a` and its weights at most `w`,
+# its activations are divided by `a^α / w^(1 - α)`, jointly in all layers that a generator of scales moves alike.
 
 
 # %%
 def activations(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Largest size of every channel that a linear layer reads, by the name of its weight."""
+    """Largest magnitude of every channel that a linear layer reads, by the name of its weight."""
     found: dict[str, Tensor] = {}
 
     def note(name: str):
@@ -103,10 +103,10 @@ def activations(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 def smoothing(model: nn.Module, sym: iw.Symmetry, x: Tensor, alpha: float):
-    """The element after which the channels of activations and weights have sizes of like spread.
+    """The element that balances the spread of channel sizes between activations and weights.
 
-    A channel whose activations are at most ``a`` and whose weights are at most ``w`` is divided by
-    ``a^alpha / w^(1 - alpha)`` in the activations, for all layers that a generator of scales moves alike.
+    If a channel's activations are at most ``a`` and its weights at most ``w``, its activations are divided by
+    ``a^alpha / w^(1 - alpha)``, jointly in all layers that a generator of scales moves alike.
     """
     state, sizes, g = dict(model.named_parameters()), activations(model, x), sym.identity()
     for space in sym.spaces:
@@ -131,13 +131,13 @@ smoothed = sym.act(smoothing(model, sym, x[:1000], alpha=0.5), model)
 print(f"change of the function: {iw.testing.function_error(model, smoothed, test):.0e}")
 
 # %% [markdown]
-# Weights and inputs of every linear layer are rounded to the nearest point of one grid for each tensor. Rotations
-# spread outliers over all channels; this small model has no channel that stands out, and rotating it does not pay.
+# The weights and inputs of every linear layer are rounded, each tensor to the nearest point of its own grid. Rotations
+# spread outliers over all channels; no channel of this small model stands out, so rotating it does not help.
 
 
 # %%
 def rounded(t: Tensor, bits: int) -> Tensor:
-    """Numbers on a symmetric grid that fits the largest."""
+    """Numbers rounded to a symmetric grid that reaches the largest of them."""
     top = 2 ** (bits - 1) - 1
     step = t.abs().amax() / top
     return (t / step).round() * step

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Rotate a network before quantising it
 #
-# A stream in which one channel is far larger than the others is hard to round. A network with RMS norms computes the
-# same function in any rotated stream; in a Hadamard basis the outlier is spread over all channels.
+# A stream in which one channel is far larger than the others is hard to quantise. A network with RMS norms can compute
+# the same function with its stream rotated; in a Hadamard basis the outlier is spread over all channels.
 
 # %%
 import torch
@@ -40,8 +40,8 @@ print(turned)
 iw.testing.assert_same_function(model, turned.model, tokens)
 
 # %% [markdown]
-# The largest number of the stream in units of its root mean square, and the error of the logits when the inputs of all
-# linear layers are rounded to 4 bits:
+# The table gives the largest number in the stream, in units of its root mean square, and the error of the logits when
+# the inputs of all linear layers are rounded to 4 bits:
 
 
 # %%

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Are these two checkpoints the same network?
 #
-# A network has many weights that compute one function: hidden units may be permuted and rescaled, attention heads may
-# be swapped and changed in their own basis. `same` searches that group for the element that explains the difference.
+# Many different weights compute the same function: hidden units may be permuted and rescaled, attention heads may be
+# swapped and may change their bases. `same` searches this group for the element that explains the difference.
 
 # %%
 import copy
@@ -24,8 +24,8 @@ sym = iw.symmetries(model, x)
 print(sym.summary())
 
 # %% [markdown]
-# Three others: a disguised copy (a random element of the group, then a cast to bfloat16), a network after a small
-# change of all weights, and a stranger.
+# We compare it with three others: a disguised copy (a random element of the group, then a cast to bfloat16), a copy
+# with a small change of all weights, and an unrelated network.
 
 # %%
 disguised = sym.act(sym.random(seed=1), model).bfloat16().float()
@@ -39,7 +39,7 @@ for name, other in {"disguised": disguised, "fine-tuned": tuned, "stranger": net
     print(f"{name:10}  {match.verdict}, residual {match.residual:.3f}")
 
 # %% [markdown]
-# The match holds the element that was found. Acting with it brings the copy back.
+# The match contains the element that was found. Acting with it maps one network onto the other.
 
 # %%
 match = iw.same(model, disguised, x)

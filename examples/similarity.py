@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Which measure sees what?
 #
-# One layer against its twin in ReLU's group, a rotation of it, a noisy copy, a layer with other weights and an
-# unrelated one. Calibrated scores: 0 is chance, 1 is equal up to the measure's own group.
+# We compare one layer with a twin that an element of ReLU's group makes of it, a rotation, a noisy copy, a layer with
+# other weights and an unrelated layer. In calibrated scores 0 is chance, and 1 is equal up to the measure's own group.
 
 # %%
 import torch
@@ -30,4 +30,4 @@ for name in names:
 
 # %% [markdown]
 # A measure answers up to its own group: `orthogonal_procrustes` and linear CKA cannot tell a rotation from the layer
-# itself, measures of ReLU's group can, and they see the twin that the others miss.
+# itself. Measures of ReLU's group can, and they recognise the twin that the others miss.

@@ -3,10 +3,10 @@
 #
 # OpenSpliceAI predicts where genes are spliced. Its public models are ensembles: the same convolutional network
 # trained from five seeds, once on human genes (`mane`) and once on mouse genes. People average their predictions.
-# Could one average their weights instead? Are the seeds independent of each other? And can a network be told by its
-# species?
+# Could one average their weights instead? Are the seeds independent of each other? And can one tell from a network on
+# which species it was trained?
 #
-# The weights (GPL-3.0, from the project's releases, as safetensors) are looked for in `openspliceai` under
+# The script looks for the weights (GPL-3.0, from the project's releases, as safetensors) in `openspliceai` under
 # `INTERTWINE_DATA`.
 
 # %%
@@ -83,9 +83,9 @@ models = {name: network(name) for name in names}
 # %% [markdown]
 # ## Genes to look at
 #
-# No genome is needed: 48 made-up genes are random bases with exons of 100 to 220 bases between introns, whose ends
-# are those of textbooks: `CAG|GTAAGT` at the donor, a branch point, pyrimidines and `CAG|G` at the acceptor. The
-# networks never saw them, and find the sites.
+# No genome is needed. We make up 48 genes from random bases, with exons of 100 to 220 bases between introns that have
+# textbook ends: `CAG|GTAAGT` at the donor, a branch point, pyrimidines and `CAG|G` at the acceptor. The networks
+# have never seen these genes, and still find the sites.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -113,7 +113,7 @@ genes, truth = map(torch.stack, zip(*(gene() for _ in range(48))))
 
 
 def agreement(model, sites):
-    """Of all positions that either calls a site, the share that both do (Jaccard)."""
+    """Of all positions that either calls a site, the share that both call (Jaccard index)."""
     with torch.no_grad():
         called = model(genes).softmax(1) > 0.5
     sites = F.one_hot(sites, 3).movedim(2, 1) > 0
@@ -130,7 +130,7 @@ print(pd.Series({name: agreement(model, human) for name, model in models.items()
 # %% [markdown]
 # ## Are the seeds independent?
 #
-# `lineage` looks for the units of one network in the other, against what independent training gives.
+# `lineage` looks for the units of one network in the other, and compares with what independent training would give.
 
 # %%
 first = models["mane_seed10"]
@@ -141,9 +141,9 @@ for name in ("mane_seed11", "mane_seed12", "mouse_seed10"):
 # %% [markdown]
 # ## Can they be merged?
 #
-# First a control: the same network with its units in another order and at other scales, which `align` has to undo.
-# Then two seeds, halfway between their weights, as they are, aligned by weights and by activations, with the norms'
-# statistics renewed (REPAIR).
+# First a control: the same network with permuted and rescaled units, which `align` has to undo. Then two seeds, halfway
+# between their weights: as they are, aligned by weights and aligned by activations, each with the norms' statistics
+# recomputed (REPAIR).
 
 # %%
 batches = [(part,) for part in genes.split(8)]
@@ -166,9 +166,9 @@ print(pd.Series(rows).round(2).to_string())
 # %% [markdown]
 # ## Can one tell the species?
 #
-# All 45 pairs of the ten networks, after the first half of the blocks, after all blocks, and at what the last skip
-# connection hands on. How much more alike are networks of one species than of two? There are 126 ways to divide ten
-# networks into five and five; the species are one of them.
+# We compare all 45 pairs of the ten networks after the first half of the blocks, after all blocks, and at the output of
+# the last skip connection. How much more similar are networks of one species than of two? There are 126 ways to divide
+# ten networks into five and five; the division by species is one of them.
 
 # %%
 layers = ["residual_units.3", "residual_units.8", "residual_units.9"]
@@ -194,12 +194,12 @@ many.to_html("splice_ensemble.html")
 # %% [markdown]
 # ## What we know now
 #
-# - Nothing says that the seeds depend on each other: "no sign of descent" for all three pairs that were asked. The
-#   smallest p-value is .009, which one of three has by chance once in 36 times; real descendants have p below 1e-100.
-# - Their weights cannot be averaged. Halfway between two seeds no site is found any more (.00 of .88), whatever order
-#   and scales of units are chosen, and renewed statistics of the norms do not help. With a width of 32 there is
-#   little room: barriers between independent networks fall with width. The control, a network and its moved copy,
-#   loses nothing.
-# - Averaged predictions are better than either network (.90): an ensemble is right here, a merge is not.
-# - One can tell the species, and where it is written: after the last block networks of one species are more alike
-#   than those of two (the best of all 126 divisions), after the first half of the blocks hardly.
+# - There is no evidence that the seeds depend on each other: "no sign of descent" for all three pairs tested. The
+#   smallest p-value is .009, which three tests reach by chance once in 36 times; real descendants have p below 1e-100.
+# - Their weights cannot be averaged. Halfway between two seeds no site is found any more (.00 of .88), with units
+#   as they are or aligned either way, and recomputed statistics of the norms do not help. A width of 32 leaves little
+#   room: barriers between independent networks fall with width. The control, a network and its moved copy, loses
+#   nothing.
+# - Averaged predictions are better than either network (.90): here an ensemble works, a merge does not.
+# - One can tell the species, and at which layer: after the last block, networks of one species are more similar
+#   than those of two (the best of all 126 divisions); after the first half of the blocks they hardly are.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Stitch: can one network read another's features?
 #
-# The head of A, a stitching layer, the tail of B. If a layer from a small family is enough, the features of the two
-# networks agree up to that family. Theorem 4.2: between a network and its disguised copy a map in ReLU's intertwiner
-# group costs nothing.
+# A stitched network is the trunk of A, a stitching layer and the tail of B. If a layer from a small family is enough,
+# the features of the two networks agree up to that family. By Theorem 4.2, a map in ReLU's intertwiner group stitches a
+# network to its disguised copy without loss.
 
 # %%
 from dataclasses import replace
@@ -21,7 +21,7 @@ a, b = (training.train("digits_cnn", digits, recipe=recipe, seed=seed, progress=
 loaders = {"loader": digits.loader("train", batch_size=32, shuffle=True), "eval_loader": digits.loader("test")}
 
 # %% [markdown]
-# First a copy of A with channels permuted and rescaled; the maps are fitted to the features alone.
+# First we stitch A to a copy with permuted and rescaled channels; the maps are fitted to the features alone.
 
 # %%
 symmetry = iw.symmetries(a, torch.randn(2, *digits.shape))
@@ -30,7 +30,7 @@ options = StitchOptions(recalibration=False, names=("A", "copy"))
 print(iw.stitch(a, copy, ["relu2"], FAMILIES, method="direct", options=options, **loaders))
 
 # %% [markdown]
-# Then an independently trained B, with maps trained on B's task.
+# Then we stitch A to an independently trained B, with maps trained on B's task.
 
 # %%
 schedule = replace(RECIPES["v1"], epochs=3, head_start=1)

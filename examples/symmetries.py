@@ -1,8 +1,8 @@
 # %% [markdown]
 # # The symmetries of a network
 #
-# `symmetries` runs the model once and finds what may move in its weights without changing its function. No
-# specification of the architecture is needed, and every refusal has a reason.
+# `symmetries` runs the model once and finds how its weights may change while its function stays the same. It needs no
+# specification of the architecture, and gives a reason for everything that may not move.
 
 # %%
 import torch
@@ -25,7 +25,7 @@ sym = iw.symmetries(model, x)
 print(sym.summary())
 
 # %% [markdown]
-# An element of the group makes a twin: other weights, the same function.
+# Acting with an element of the group gives a twin: different weights, the same function.
 
 # %%
 g = sym.random(seed=1)
@@ -35,13 +35,13 @@ print(f"largest change of a weight: {(twin[0].weight - model[0].weight).abs().ma
 print(f"largest change of an output, relative: {iw.testing.function_error(model, twin, x):.1e}")
 
 # %% [markdown]
-# `verify` checks the claim numerically, space by space, and that a *larger* group would change the function.
+# `verify` checks the claim numerically, space by space, and checks that a *larger* group would change the function.
 
 # %%
 sym.verify(model, x)
 
 # %% [markdown]
-# The same for a transformer: heads may be permuted, and in each head keys and queries may change basis together.
+# The same for a transformer: heads may be permuted, and within each head keys and queries may change basis together.
 
 # %%
 layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0, activation="gelu", norm_first=True)

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Train two networks and read them back
 #
-# The papers' networks, data sets and one training loop. The same call after a kill goes on where it was; after the end
-# it returns the finished checkpoint, with a card that says how it was made.
+# The lab has the papers' networks, data sets and one training loop. After a kill, the same call resumes training; once
+# training has ended, it returns the finished checkpoint, with a card that says how it was made.
 
 # %%
 from pathlib import Path
@@ -22,4 +22,4 @@ agree = total = 0
 for inputs, _ in digits.loader("test"):
     first, second = (model(inputs).argmax(dim=1) for model in models)
     agree, total = agree + int((first == second).sum()), total + len(inputs)
-print(f"they agree on {agree / total:.1%} of the test images; are they the same inside? See compare")
+print(f"they agree on {agree / total:.1%} of the test images; are they the same inside? See the example compare")
