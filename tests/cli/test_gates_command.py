@@ -154,6 +154,27 @@ def test_a_network_that_is_no_relu_network_is_refused_before_training(run, tmp_p
         assert "Training" not in ran.err
 
 
+def test_a_version_that_cannot_be_built_is_refused_before_another_is_trained(run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.conv, self.head = nn.Conv2d(1, 4, 3), nn.Linear(36, 10)\n"
+        "    def forward(self, x):\n"
+        "        return self.head(nn.functional.max_pool2d(self.conv(x).relu(), 2).flatten(1))\n"
+    )
+    weights = nn.Module()
+    weights.conv, weights.head = nn.Conv2d(1, 4, 3), nn.Linear(36, 10)
+    save_file(weights.state_dict(), tmp_path / "w.safetensors")
+    words = ["gates", "w.safetensors", "--model", "mine.py:Net", "--data", "digits", "--epochs", 1, *SMALL]
+    ran = run(*words)
+    assert ran.code == 2 and "use the nn.MaxPool modules" in ran.error and "leave dlgn out of --gated" in ran.error
+    assert "Training" not in ran.err and not (tmp_path / "gates").exists()
+    converted = run(*words, "--gated", "dlgn", "--epochs", 0)
+    assert converted.code == 2 and not (tmp_path / "gates").exists()
+
+
 def test_too_few_examples_of_a_class_are_refused_before_training(run, checkpoint):
     for words in ((checkpoint,), ()):
         ran = run("gates", *words, "--examples", 12, "--epochs", 1)

@@ -95,6 +95,8 @@ class Gates(Study, DeviceOptions, DataOptions):
             raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {self.example}.")
         count, said = _affordable(base.model, x, self.kernel_examples)
         built = {name: inputs.gated_version(name, base.model, x[:1], self.seed) for name in versions}
+        for name, version in built.items():  # refused before any other is trained or written
+            _check_version(name, version, x[:1])
         trained = [training.version(name, network, base) for name, network in built.items()]
         batches = iw.lab.data.Batches(splits.test.to(where), splits.mean, splits.std)
         own = {
@@ -205,6 +207,14 @@ def _buildable(networks: list[inputs.Opened], gated: list[str] | None) -> list[s
             "built from."
         )
     return []
+
+
+def _check_version(name: str, network: iw.gates.GatedNetwork, x: torch.Tensor) -> None:
+    try:
+        with torch.no_grad():
+            network.pre_activations(x)
+    except ValueError as error:
+        raise ValueError(f"{error} Or leave {name} out of --gated, which names the versions to build.") from None
 
 
 def _affordable(model: torch.nn.Module, x: torch.Tensor, wanted: int | None) -> tuple[int, list[str]]:
