@@ -122,6 +122,17 @@ def test_cells_without_a_score_do_no_harm(made_comparison):
     report.render(report.page_of(empty))
 
 
+def test_the_table_says_no_p_of_zero_and_the_untrained_level(made_comparison):
+    comparison = made_comparison()
+    small = {name: torch.full_like(p, 1e-5) for name, p in comparison.null_p.items()}
+    small["linear_cka"] += 0.04
+    level = {name: torch.full((3, *p.shape), 0.123) for name, p in small.items()}
+    page = report.render(report.page_of(dataclasses.replace(comparison, null_p=small, untrained_pairs=level)))
+    table = page.partition("All best matches as a table")[2].partition("</table>")[0]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", table)
+    assert cells[7:9] == ["0.123", "&lt;0.001"] and "0.040" in cells[8::11] and "0.000" not in cells[8::11]
+
+
 def test_dead_channels_are_shown_or_said_to_be_absent(made_comparison):
     assert len(traces(report.page_of(made_comparison()), "bar")) == 2
     html = report.render(report.page_of(made_comparison(dead_a=(0,) * 6)))

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..._words import counted, layer_title, sentence
 from ...similarity import Comparison, ComparisonSet, Distances
 from ...similarity.comparison import verdict
+from ...similarity.comparison.result import SMALL_P
 from ...similarity.registry import measure_title
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs, noted
 from ..figures import Series, bars, heatmap, lines, scatter, tree
@@ -20,7 +21,8 @@ _HOVERED = 40  # networks up to which a page tells what judges every score
 _FEW = 4  # notes in front; more are folded away
 _BEST = {
     "measure": "Measure", "layer_a": "Layer of A", "layer_b": "Best match in B", "score": "Score", "low": "from",
-    "high": "to", "chance": "Chance", "null_p": "p", "calibrated": "Calibrated", "floor": "Lowest possible",
+    "high": "to", "chance": "Chance", "untrained": "Untrained", "null_p": "p", "calibrated": "Calibrated",
+    "floor": "Lowest possible",
 }  # fmt: skip
 
 
@@ -182,6 +184,7 @@ def _best_table(comparison: Comparison) -> Table:
 
     names = [name for name in _ordered(comparison) if verdict.searched(comparison, name)] or comparison.measures
     frame = pd.concat([comparison.best(name).assign(measure=measure_title(name)) for name in names])
+    frame["null_p"] = [f"<{SMALL_P}" if p < SMALL_P else p for p in frame["null_p"]]  # three digits would say 0.000
     return Table.of(frame[list(_BEST)].rename(columns=_BEST))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NAMED = 12  # layers, or pairs of networks, that a summary names
 _NOTHING = "-"  # where a number is not known
-_SMALL = 0.001  # p-values below are not told apart in a table
+SMALL_P = 0.001  # p-values below are not told apart in a table
 _MATRICES = ("error", "low", "high", "chance", "untrained", "null_p", "calibrated", "floor")
 
 
@@ -172,7 +172,7 @@ def _table(result: Comparison, measure: str) -> str:
     for row in result.best(measure).itertuples():
         partner = layer_title(row.layer_b) if isinstance(row.layer_b, str) else _NOTHING
         interval = _NOTHING if row.low != row.low else f"[{row.low:.3f}, {row.high:.3f}]"
-        p = "<0.001" if row.null_p < _SMALL else _number(row.null_p)
+        p = "<0.001" if row.null_p < SMALL_P else _number(row.null_p)
         judged = _number(row.chance), _number(row.untrained), p, _number(row.calibrated)
         rows.append([layer_title(row.layer_a), partner, _number(row.score), _number(row.error), interval, *judged])
     used = [i for i in range(len(rows[0])) if i <= 2 or any(row[i] != _NOTHING for row in rows[1:])]
