@@ -195,6 +195,19 @@ def test_units_that_a_norm_compares_and_sizes_that_the_code_insists_on_are_refus
         iw.prune_channels(sym, head, [0, 1], model, inputs)
 
 
+@pytest.mark.parametrize("tracked", [False, True])
+def test_instance_norms_with_gains_lose_their_channels(tracked):
+    torch.manual_seed(0)
+    norm = nn.InstanceNorm2d(8, affine=True, track_running_stats=tracked)
+    model = shaken(nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Conv2d(8, 2, 3)), 0.3).eval()
+    x, keep = torch.randn(2, 3, 9, 9), [0, 3, 4, 6]
+    small = iw.prune_channels(iw.symmetries(model, x), "0.weight[0]", keep, model, x)
+    with torch.no_grad():
+        wanted = nn.functional.conv2d(model[:3](x)[:, keep], model[3].weight[:, keep], model[3].bias)
+    assert small[1].num_features == 4
+    torch.testing.assert_close(small(x), wanted)
+
+
 @pytest.mark.parametrize("keep", [[], [-1], [0, 0], [8]])
 def test_units_that_do_not_exist_are_refused(keep):
     model, args = build("mlp")

@@ -43,7 +43,7 @@ _MOST_ATTRIBUTES = 8  # sizes noted in a module's attributes, of which any may h
 _SIZES: dict[type[nn.Module], dict[str, int]] = {
     nn.Linear: {"out_features": 0, "in_features": 1},
     nn.Embedding: {"num_embeddings": 0, "embedding_dim": 1},
-    nn.modules.batchnorm._BatchNorm: {"num_features": 0},
+    nn.modules.batchnorm._NormBase: {"num_features": 0},  # of instances too
 }
 """Attributes of torch's modules that say the length of an axis of ``weight``."""
 _MOST = 4  # settings that change together
