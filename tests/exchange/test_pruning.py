@@ -195,6 +195,21 @@ def test_units_that_a_norm_compares_and_sizes_that_the_code_insists_on_are_refus
         iw.prune_channels(sym, head, [0, 1], model, inputs)
 
 
+def test_a_size_that_the_code_works_out_is_told_what_to_do_about():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads, self.values, self.out = 4, nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            split = self.values(x).view(*x.shape[:-1], self.heads, x.shape[-1] // self.heads)
+            return self.out(torch.softmax(split, -1).flatten(-2))
+
+    model, x = Heads(), torch.randn(2, 3, 8)
+    with pytest.raises(ValueError, match=r"2 units of .*is invalid.* Where its code works a size out .* D // h"):
+        iw.prune_channels(iw.symmetries(model, x), "values.weight[0].0", [0, 1], model, x)
+
+
 @pytest.mark.parametrize("tracked", [False, True])
 def test_instance_norms_with_gains_lose_their_channels(tracked):
     torch.manual_seed(0)

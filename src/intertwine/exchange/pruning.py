@@ -119,7 +119,10 @@ def prune_channels(
             return pruned
         _set(small, [(module, name, new, old) for module, name, old, new in changes])
     if error == float("inf"):
-        raise ValueError(f"model must run with {len(units)} units of {_named(spaces)}. Got {said}")
+        raise ValueError(
+            f"model must run with {len(units)} units of {_named(spaces)}. Got {said.rstrip('.')}. Where its code works "
+            "a size out of others, as D // h for the width of a head, keep that size in an attribute of the module."
+        )
     raise VerificationError(
         f"units must be ones that contribute to sums alone, so that pruning is masking. Got {_named(spaces)}, where "
         f"the pruned model differs by {error:.1e}: a norm runs over its units, or something chooses among them."
