@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn.utils import prune
 
 from intertwine.errors import CheckpointError
 from intertwine.lab import data, networks, training
@@ -629,8 +630,8 @@ def test_a_mismatch_changes_nothing(checkpoint):
     assert same(model.state_dict(), before)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_weights_of_data_parallel_compiled_and_old_training_load(tmp_path, prefix):
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "net.", "net._orig_mod."])
+def test_weights_of_data_parallel_compiled_lightning_and_old_training_load(tmp_path, prefix):
     model = networks.build("digits_cnn")
     old = {f"{prefix}{k}": v for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
     torch.save({"state_dict": old}, tmp_path / "a.pt")
@@ -719,3 +720,17 @@ def test_a_model_on_the_meta_device_takes_the_tensors_and_stays_tied(tmp_path):
     assert loaded.head.weight is loaded.embed.weight
     assert torch.equal(loaded.head.weight, full.head.weight)
     assert loaded.head.weight.requires_grad
+
+
+def test_layers_that_are_pruned_through_a_mask_say_what_to_do():
+    model = nn.Sequential(nn.Linear(4, 3))
+    prune.l1_unstructured(model[0], "weight", 0.5)
+    with pytest.raises(CheckpointError, match=r"2 unexpected: 0\.weight_orig, 0\.weight_mask\. Call .*prune\.remove"):
+        load_weights(nn.Sequential(nn.Linear(4, 3)), model.state_dict(), "'a'", "own")
+
+
+def test_a_file_with_averaged_weights_beside_others_says_which_are_read(tmp_path):
+    model = networks.build("mlp:widths=8")
+    torch.save({"model": model.state_dict(), "model_ema": model.state_dict(), "epoch": 3}, tmp_path / "a.pt")
+    with pytest.warns(UserWarning, match=r"holds 'model_ema' besides 'model', which is read"):
+        load_checkpoint(tmp_path / "a.pt", "mlp:widths=8")

@@ -8,6 +8,7 @@ import os
 import pickle
 import platform
 import tempfile
+import warnings
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -262,13 +263,21 @@ def _reason(path: Path, error: Exception) -> str:
 def _find_state_dict(loaded: Any, path: Path) -> dict[str, Tensor]:
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            others = [repr(k) for k, v in loaded.items() if k != key and _is_state_dict(v)]
+            if others:  # such as an average over the training
+                said = f"{str(path)!r} holds {', '.join(others)} besides {key!r}, which is read"
+                warnings.warn(f"{said}. Save the weights that you mean in a file of their own.", stacklevel=2)
             loaded = loaded[key]
-    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(v, Tensor) for v in loaded.values()):
+    if not _is_state_dict(loaded):
         raise CheckpointError(
             f"checkpoint must hold a state dict (names to tensors). Got {type(loaded).__name__} in {str(path)!r}. "
             "Save it with safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
         )
     return dict(loaded)
+
+
+def _is_state_dict(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(v, Tensor) for v in value.values())
 
 
 def _finite(value: Any) -> Any:

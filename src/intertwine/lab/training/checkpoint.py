@@ -1,7 +1,7 @@
 """Checkpoints: weights as safetensors, and a card in JSON that says what they are."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,8 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
 def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Module:
     """Build a network and load weights; whether they fit is seen before the network takes memory."""
     with torch.device("meta"):
-        _check_architecture(build(spec).state_dict(), plain_names(tensors), source, spec)
+        wanted = build(spec).state_dict()
+    _check_architecture(wanted, plain_names(tensors, wanted), source, spec)
     network = build(spec)
     load_weights(network, tensors, source, spec)
     return network
@@ -124,13 +125,12 @@ def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Modu
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, name: str) -> None:
     """Load a state dict strictly; a mismatch names the first tensors that do not fit, and changes nothing.
 
-    A common prefix ``module.`` or ``_orig_mod.`` (data-parallel training, ``torch.compile``) is dropped if the model's
-    names lack it; of tied weights one name is enough, as ``save_model`` of safetensors writes them. ``source`` and
-    ``name`` say where the tensors are from and what the model is, in a ``CheckpointError`` if names, shapes or kinds of
-    numbers differ.
+    A common prefix (see ``plain_names``) is dropped; of tied weights one name is enough, as ``save_model`` of
+    safetensors writes them. ``source`` and ``name`` say where the tensors are from and what the model is, in a
+    ``CheckpointError`` if names, shapes or kinds of numbers differ.
     """
     wanted = model.state_dict()
-    tensors = tensors if tensors.keys() & wanted.keys() else plain_names(tensors)
+    tensors = plain_names(tensors, wanted)
     tied: dict[int, list[str]] = {}
     for key, parameter in model.named_parameters(remove_duplicate=False):
         tied.setdefault(id(parameter), []).append(key)
@@ -151,12 +151,19 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, n
             setattr(model.get_submodule(module), name, model.get_parameter(first))
 
 
-def plain_names(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Tensors under the model's names, where all have a prefix of data-parallel training or of ``torch.compile``."""
-    for prefix in ("module.", "_orig_mod.", "module."):
-        if all(key.startswith(prefix) for key in tensors):
-            tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
-    return tensors
+def plain_names(tensors: Mapping[str, Tensor], wanted: Container[str] = ()) -> Mapping[str, Tensor]:
+    """Tensors without a prefix that all names have: those of data-parallel training and of ``torch.compile``.
+
+    With the names of a model (``wanted``) any prefix is dropped that brings its names about, such as that of the
+    attribute of a Lightning module that held it, and none if some name is the model's as it stands.
+    """
+    plain = tensors
+    while plain and not any(key in wanted for key in plain):
+        first, *others = {key.partition(".")[0] for key in plain}
+        if others or not all("." in key for key in plain) or not (wanted or first in ("module", "_orig_mod")):
+            return tensors if wanted else plain
+        plain = {key.partition(".")[2]: value for key, value in plain.items()}
+    return plain
 
 
 def _check_architecture(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: str, name: str) -> None:
@@ -177,7 +184,11 @@ def _check_architecture(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tens
     ]
     if listed:
         told = "; ".join(listed)
-        raise CheckpointError(f"checkpoint must be of the architecture {name}. Got {source} with tensors {told}.")
+        pruned = any(key.endswith("_mask") and f"{key.removesuffix('_mask')}_orig" in tensors for key in unexpected)
+        advice = " Call torch.nn.utils.prune.remove on every pruned layer before saving." if pruned else ""
+        raise CheckpointError(
+            f"checkpoint must be of the architecture {name}. Got {source} with tensors {told}.{advice}"
+        )
 
 
 def digest(module: nn.Module) -> str:
