@@ -1,7 +1,7 @@
-"""Attributes of a model beside its parameters and buffers: counters, lists, caches. A run leaves them as they were.
+"""Attributes of a model other than parameters and buffers: counters, lists, caches. A run leaves them as they were.
 
-A cache of something that was made of weights is stale in a copy of the model that has other weights: the places where
-a run puts such tensors are noted (``Kept.filled``), and emptied in the copy (``forget``).
+A cache computed from weights is stale in a copy of the model that has other weights. The places where a run puts such
+tensors are recorded (``Kept.filled``) and emptied in the copy (``forget``).
 """
 
 from collections import OrderedDict, deque
@@ -27,7 +27,7 @@ class Cache:
     """A place where a run put tensors that it computed from parameters or inputs."""
 
     module: str  # Qualified name of the module that holds it
-    # Its attribute, and the keys inside it, down to the container; none for the attributes themselves
+    # The attribute and the keys inside it, down to the container; empty for the module's own attributes
     path: tuple[str, ...]
     made: tuple[str, ...]  # Keys that the run added
     before: tuple[str, ...] = ()  # Keys that were there already
@@ -36,10 +36,10 @@ class Cache:
 
 @dataclass(slots=True)
 class _Container:
-    """Something that holds other things by key, with what it held."""
+    """A container of other things by key, with what it held."""
 
-    parent: "_Container | None"  # What holds it; nothing holds a module
-    key: Any  # In its parent, or the module's name
+    parent: "_Container | None"  # The container around it; None for a module
+    key: Any  # Its key in the parent, or the module's name
     holder: Any
     held: dict[Any, Any]
 
@@ -55,28 +55,28 @@ class _Container:
 
 
 class Kept:
-    """What a model's attributes hold, all the way down through lists, dicts and plain objects.
+    """Contents of a model's attributes, all the way down through lists, dicts and plain objects.
 
     Args:
-        model: The model, its hooks among what it holds, but not its training flags.
+        model: The model. Its hooks count among its attributes, its training flags do not.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._containers = list(_containers(model))
         self._states = {id(t) for t in [*model.parameters(), *model.buffers()]}
         self._versions = [(t, t._version) for t in [*model.parameters(), *model.buffers()] if not t.is_inference()]
-        rare = (value for value in self.held() if type(value) not in _PLAIN)  # to ask each what it is takes long
+        rare = (value for value in self.held() if type(value) not in _PLAIN)  # checking each against a class is slow
         self._generators = [(g, g.get_state()) for g in rare if isinstance(g, torch.Generator)]
 
     def restore(self) -> None:
-        """Make everything hold again what it held."""
+        """Restore every container and generator to what it held."""
         for container in self._containers:
             container.restore()
         for generator, state in self._generators:
             generator.set_state(state)
 
     def overwritten(self) -> bool:
-        """Whether a parameter or buffer was written in place since: then what the attributes say may belong to that."""
+        """Whether a parameter or buffer was written in place since: the attributes may then describe its new values."""
         return any(tensor._version != version for tensor, version in self._versions)
 
     def tensors(self) -> Iterator[Tensor]:
@@ -84,13 +84,13 @@ class Kept:
         return (t for t in self.held() if isinstance(t, Tensor) and id(t) not in self._states)
 
     def filled(self, derived: Callable[[Tensor], bool]) -> tuple[Cache, ...]:
-        """The places that hold other tensors now, of which ``derived`` tells whether a run computed them."""
+        """Places that now hold other tensors of which ``derived`` says that a run computed them."""
         return tuple(cache for container in self._containers for cache in _filled(container, derived))
 
     def empty(self, chosen: Callable[[tuple[str, ...]], bool], delete: bool) -> list[tuple[str, ...]]:
-        """Take ``chosen`` tensors out of the attributes and of what these hold; ``restore`` puts them back.
+        """Take the tensors at ``chosen`` places out of the attributes and what they hold; ``restore`` puts them back.
 
-        With ``delete`` an attribute of which the class says no default is deleted; otherwise ``None`` stands there.
+        With ``delete``, an attribute without a default on its class is deleted; otherwise it becomes ``None``.
         """
         places = []
         for container in self._containers:
@@ -109,21 +109,21 @@ class Kept:
         return bool(found) and len(tensors) == len(found)
 
     def holds(self, place: tuple[str, ...]) -> bool:
-        """Whether there is a tensor at a place now."""
+        """Whether a place holds a tensor now."""
         at: Any = next(c.holder for c in self._containers if c.place == place[:1])
         for step in place[1:]:
             at = next((v for k, v in _items(at).items() if repr(k) == step), None)
         return any(True for _ in _tensors(at))
 
     def held(self) -> Iterator[Any]:
-        """Everything that was held, one by one."""
+        """Everything that was held, one item at a time."""
         for container in self._containers:
             for value in container.held.values():
                 yield from value if isinstance(value, tuple | set | frozenset) else (value,)
 
 
 def forget(model: nn.Module, caches: Iterable[Cache]) -> None:
-    """Empty a model's caches of what was computed from its weights; it fills them again when it runs."""
+    """Empty a model's caches of tensors computed from its weights; the model fills them again when it runs."""
     modules = dict(model.named_modules())
     for cache in caches:
         holder: Any = modules.get(cache.module)
@@ -142,7 +142,7 @@ def forget(model: nn.Module, caches: Iterable[Cache]) -> None:
 
 
 def unattached(model: nn.Module) -> dict[int, Any]:
-    """A memo for ``copy.deepcopy``: tensors that a run with gradients left in attributes, cut off from its graph."""
+    """Memo for ``copy.deepcopy``: tensors that a run with gradients left in attributes, detached from its graph."""
     held = (t for t in Kept(model).held() if isinstance(t, Tensor))
     return {id(t): t.detach().clone() for t in held if not t.is_leaf}
 
@@ -163,7 +163,7 @@ def _containers(model: nn.Module) -> Iterator[_Container]:
 
 
 def _opens(value: Any) -> bool:
-    """Whether something may hold other things that a run changes."""
+    """Whether a value may hold other things that a run changes."""
     if type(value) in _PLAIN or type(value) in _OPEN:
         return type(value) in _OPEN
     if isinstance(value, (*_ATOMS, Tensor, nn.Module, torch.Generator)):
@@ -172,7 +172,7 @@ def _opens(value: Any) -> bool:
 
 
 def _items(holder: Any) -> dict[Any, Any]:
-    """What something holds, by key."""
+    """Contents of a container, by key."""
     if isinstance(holder, dict):
         return dict(dict.items(holder))
     if isinstance(holder, nn.Module):
@@ -204,12 +204,12 @@ def _refill(holder: Any, held: dict[Any, Any]) -> None:
 
 
 def _inside(holder: Any) -> Any:
-    """Where something keeps what it holds by key."""
+    """The object in which a container keeps its contents by key."""
     return holder if isinstance(holder, dict | list | deque) else holder.__dict__
 
 
 def _take_out(holder: Any, key: Any, delete: bool) -> None:
-    """Bring a place back to what it may have been before it was filled: no key, no item, the default or ``None``."""
+    """Reset a place to what it may have been before it was filled: no key, no item, the default or ``None``."""
     if delete or isinstance(holder, dict | list | deque) or hasattr(type(holder), str(key)):
         del _inside(holder)[key]
     else:
@@ -217,7 +217,7 @@ def _take_out(holder: Any, key: Any, delete: bool) -> None:
 
 
 def _filled(container: _Container, derived: Callable[[Tensor], bool]) -> Iterator[Cache]:
-    """What a run put into a container, and into those that it put in the place of others there."""
+    """Caches that a run put into a container, or into containers that replaced others there."""
     made, empty = [], []
     for key, value in _items(container.holder).items():
         before = container.held.get(key, _MISSING)
@@ -236,7 +236,7 @@ def _filled(container: _Container, derived: Callable[[Tensor], bool]) -> Iterato
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Tensors inside something that is not a module."""
+    """Tensors inside a value that is not a module."""
     seen: set[int] = set()
     waiting = [value]
     while waiting:

@@ -1,9 +1,9 @@
-"""A model for one thread at a time: run in evaluation mode, watched, copied, changed for a moment.
+"""Exclusive use of a model by one thread: running it in evaluation mode, watching, copying or briefly changing it.
 
-A run is watched through hooks and flags on the model itself, so what two threads do to one model gets mixed up. Every
-module has a lock; who runs or copies a model holds the locks of all its modules, taken in one order, so that models
-that share a part exclude each other too. Locks are held for one run, or for a pass over data that changes the model,
-and nobody takes a second model's while holding one, so that no two threads can wait for each other.
+A run is watched through hooks and flags on the model itself, so two threads on one model would disturb each other.
+Every module has a lock. Whoever runs or copies a model holds the locks of all its modules, taken in one order, so
+models that share a part exclude each other too. Locks are held for one run, or for one pass over data that changes the
+model. Nobody takes a second model's locks while holding those of a first, so no two threads can wait for each other.
 """
 
 import copy
@@ -34,10 +34,10 @@ _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 
 
 class OperationMode(TorchDispatchMode):
-    """Base of modes through which each operation on tensors goes.
+    """Base of the dispatch modes that see every operation on tensors.
 
-    Torch keeps its compiler off what a mode does, and imports the compiler for it, which takes two seconds. Here it is
-    kept off where it is there already.
+    Torch keeps its compiler away from what a mode does, and imports the compiler to do so, which takes two seconds.
+    Here the compiler is kept away only if it is already imported.
     """
 
     _kept_off = False
@@ -54,7 +54,7 @@ class OperationMode(TorchDispatchMode):
 
 
 def check_module(model: object, name: str = "model") -> None:
-    """Refuse what is no module."""
+    """Refuse anything that is not a module."""
     if not isinstance(model, nn.Module):
         got = repr(str(model)) if isinstance(model, str | Path) else type(model).__name__
         raise TypeError(f"{name} must be a torch.nn.Module. Got {got}.{_instead(model)}")
@@ -68,7 +68,7 @@ def without_weights(model: object) -> bool:
 
 
 def _instead(model: object) -> str:
-    """How to get a module from what was given."""
+    """Advice on how to get a module from what was given."""
     if isinstance(model, Mapping):
         return " It is a state dict: build the model and call model.load_state_dict(...) first."
     if not isinstance(model, str | Path):
@@ -82,23 +82,23 @@ def _instead(model: object) -> str:
 
 @dataclass(eq=False)
 class _Part:
-    """What is known of one module: its lock, and how many blocks want it in evaluation mode."""
+    """State of one module: its lock, and how many blocks want it in evaluation mode."""
 
     module: weakref.ref[nn.Module]
     lock: Any = field(default_factory=RLock)
     users: int = 0
-    training: bool = False  # before the first of them
+    training: bool = False  # its flag before the first of these blocks
 
 
-# By id, since a module may define equality and lose its hash. An entry goes with its module, before its id is reused.
+# Keyed by id: a module that defines equality may lose its hash. An entry goes with its module, before its id is reused.
 _parts: dict[int, _Part] = {}
 
 
 def in_usual_mode(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator of a public function: without inference mode, autocast and ``no_grad``, whatever the caller set.
+    """Decorator of a public function: turns off inference mode, autocast and ``no_grad``, whatever the caller set.
 
-    Inside them torch records other operations, computes in half precision, and has no gradients. Tensors made in
-    inference mode are copied, for no gradient goes through them. It is ``with_weights``, too.
+    Inside them torch records other operations, computes in half precision, or has no gradients. Tensors made in
+    inference mode are cloned, since no gradient flows through them. Includes ``with_weights``.
     """
     function = with_weights(function)
 
@@ -109,7 +109,7 @@ def in_usual_mode(function: Callable[P, R]) -> Callable[P, R]:
             for device in _AUTOCAST:
                 if torch.is_autocast_enabled(device):
                     modes.enter_context(torch.autocast(device, enabled=False))
-            given = (*args, *kwargs.values())  # mappings that cannot be written may read their tensors when asked
+            given = (*args, *kwargs.values())  # read-only mappings may load tensors on request
             held = [x for x in given if isinstance(x, MutableMapping) or not isinstance(x, Mapping)]
             if any(x.is_inference() for x in tensors_in(held)):
                 args, kwargs = map_tensors((args, kwargs), torch.clone)
@@ -119,7 +119,7 @@ def in_usual_mode(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def with_weights(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator of a function that fails in torch's words where numbers are needed of a model that has none."""
+    """Decorator that turns torch's error into a clear one where a model on the meta device lacks weights."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -139,7 +139,7 @@ def with_weights(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def alone(*models: nn.Module) -> Iterator[None]:
-    """Let no other thread of this library run, watch or copy the models, or any part of them, meanwhile."""
+    """Keep other threads of this library from running, watching or copying the models, or any part of them."""
     parts = {id(module): module for model in models for module in model.modules()}
     with ExitStack() as held:
         for key in sorted(parts):
@@ -149,9 +149,9 @@ def alone(*models: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, in this thread alone; afterwards every module has the training flag that it had.
+    """Evaluation mode for this thread alone; afterwards every module has its former training flag.
 
-    The flags are set one by one: ``model.eval()`` may be overridden to do more, and could not be undone.
+    The flags are set one by one: ``model.eval()`` may be overridden to do more, which could not be undone.
     """
     with alone(model):
         flags = [(module, module.training) for module in model.modules()]
@@ -166,9 +166,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without holding the model: other threads may run it, and may want this mode, too.
+    """Evaluation mode without holding the model: other threads may run it, and may ask for this mode too.
 
-    The flags are as they were once the last of all such blocks has ended.
+    The flags are restored when the last of all such blocks ends.
     """
     modules = list(model.modules())
     with alone(model):
@@ -189,10 +189,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def run_with(model: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    """Run ``model`` with some of its parameters and buffers replaced, under any of their names, wherever it uses them.
+    """Run ``model`` with some parameters and buffers replaced, under any of their names, wherever the model uses them.
 
-    ``torch.func.functional_call`` puts tensors in and takes them out again name by name: a module that is registered
-    under two names would keep the tensors. Here every place that holds a tensor is written once.
+    ``torch.func.functional_call`` swaps tensors in and out name by name, so a module registered under two names would
+    keep the new tensors. Here every place that holds a tensor is written exactly once.
     """
     own = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     new = {id(tensor): tensors[name] for name, tensor in own if name in tensors}
@@ -206,10 +206,10 @@ def run_with(model: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwar
 
 
 def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
-    """A deep copy of a model, taken while no other thread watches it: hooks and flags of a run would be copied too.
-
-    ``replaced`` holds, by the ``id`` of a parameter or buffer, what stands in its place, so that it is not copied; not
-    for TorchScript, which copies its tensors itself.
+    """Deep copy of a model, taken while no other thread watches it: a run's hooks and flags would be copied too.
+``replaced`` maps the ``id`` of a parameter or buffer to what takes its place, so that it is not copied; not for
+TorchScript, which copies its tensors itself.
+    TorchScript, which copies its tensors itself.
     """
     with alone(model):
         return copy.deepcopy(model, {**unattached(model), **(replaced or {})})
@@ -217,15 +217,15 @@ def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Afterwards the model's attributes hold what they held: counters, lists, and no new caches.
+    """Restore the model's attributes after the block: counters and lists as they were, no new caches.
 
-    A model that overwrites parameters or buffers meanwhile, and notes in an attribute that it did, is left as it is,
-    and so is one whose first run makes its weights.
+    A model is left as it is if it overwrites parameters or buffers in the block, since its attributes may record that,
+    or if its first run makes its weights.
     """
     if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         yield
         return
-    with alone(model):  # hooks of another thread's run are nothing to keep
+    with alone(model):  # hooks of another thread's run are not to be kept
         kept = Kept(model)
     try:
         yield
@@ -245,7 +245,7 @@ def _part(module: nn.Module) -> _Part:
 
 
 class Switch:
-    """A process-wide switch, off as long as one of several threads needs it off."""
+    """A process-wide switch that is off as long as at least one thread needs it off."""
 
     def __init__(self, read: Callable[[], bool], write: Callable[[bool], None]) -> None:
         self._read, self._write = read, write
@@ -253,7 +253,7 @@ class Switch:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Off in the block; restored when the last block ends."""
+        """Keep the switch off in the block; it is restored when the last such block ends."""
         with self._lock:
             if not self._users:
                 self._before = self._read()
@@ -269,4 +269,4 @@ class Switch:
 
 
 FASTPATH = Switch(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled)
-"""Fused kernels of transformers, which hide what a layer does, and leave padded positions out of all inside."""
+"""Fused kernels of transformers, which hide what a layer does and drop padded positions from everything inside."""

@@ -1,4 +1,4 @@
-"""Several example inputs of one model, where one is not enough to see all of it."""
+"""Several example inputs of one model, for models of which one example does not reach every part."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from .errors import CaptureError
 
 
 class Examples:
-    """Several example inputs: a model is captured on each of them, and what holds must hold in all of these runs.
+    """Several example inputs: the model is captured on each of them, and a finding must hold in all of these runs.
 
     A list or tuple is one example, of several positional arguments. Give several examples where one does not reach all
     parameters: experts that a router picks, layers that are skipped early, branches.
@@ -55,10 +55,10 @@ def widened(example_inputs: Any) -> Any:
 
 
 def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
-    """Positional and keyword arguments from what a user calls an example.
+    """Positional and keyword arguments of one example as the user gave it.
 
     Raises:
-        ValueError: If it is a loader of examples.
+        ValueError: If the example is a data loader.
     """
     if isinstance(inputs, DataLoader):
         raise ValueError(
@@ -71,9 +71,9 @@ def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
 
 
 def run(model: Callable[..., Any], inputs: Any, device: torch.device | None = None) -> Any:
-    """What a model returns for a copy of the inputs on ``device`` (``None``: where they are).
+    """Output of a model for a copy of the inputs on ``device`` (``None``: where they are).
 
-    A copy, since models that begin with an in-place operation would change the caller's data.
+    The inputs are copied because a model that begins with an in-place operation would change the caller's data.
     """
     fresh: Callable[[Tensor], Tensor] = lambda x: x.to(device or x.device, non_blocking=True, copy=True)
     args, kwargs = arguments(map_tensors(inputs, fresh))
@@ -85,7 +85,7 @@ _BOTH = "Both networks are given the same inputs: wrap one that takes them in an
 
 @contextmanager
 def both_given(name: str) -> Iterator[None]:
-    """Say which of two networks does not run on the inputs that both are given, and what to do."""
+    """Say which of two networks does not run on the inputs that both receive, and what to do."""
     try:
         yield
     except CaptureError as error:

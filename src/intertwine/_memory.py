@@ -1,4 +1,4 @@
-"""Memory that is free for this process, of the machine, of its containers, of its own limits; and giving it back."""
+"""Free memory of this process, limited by the machine, containers and the process itself; and memory handed back."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _UNKNOWN = 8 * 2**30  # where the system does not say
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _UNLIMITED = 2**60  # control groups of version 1 write a number as large as this for "no limit"
 
-# Files of a control group: limits, use, and the line of memory.stat that says how much of the use a cache would give
-# back.
+# Files of a control group: limits, use, and the line of memory.stat that says how much of the use is cache that can be
+# reclaimed.
 _VERSION_1 = (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
 _VERSION_2 = (("memory.max", "memory.high"), "memory.current", "inactive_file")
 
@@ -31,15 +31,15 @@ def check_fits(
     device: torch.device | None = None,
     error: type[Exception] = ValueError,
 ) -> None:
-    """Refuse what memory cannot hold before it is asked for.
+    """Refuse a request that does not fit in memory, before it is made.
 
     Args:
-        needed: Bytes.
-        name: What needs them, in messages.
+        needed: Bytes needed.
+        name: Name of what needs them, for the message.
         got: What was asked for, in words.
         advice: What to do instead.
-        device: Where it will lie.
-        error: Kind of error that is raised if fewer bytes are free.
+        device: Device on which it will lie.
+        error: Class of the error that is raised if fewer bytes are free.
 
     Examples:
         >>> check_fits(1e18, "the Gram matrix", "500,000,000 examples", "Take fewer.")
@@ -55,10 +55,10 @@ def check_fits(
 
 
 def free_bytes(device: torch.device | None = None, root: Path = Path("/")) -> float:
-    """Bytes that this process may still take: the least of what the machine, its control groups and its limits leave.
+    """Bytes that this process may still take: the least that the machine, its control groups and its limits leave.
 
-    A container is a control group, or several nested ones. Page caches count as free, as they do for the kernel.
-    Infinity for devices that do not say; ``proc`` and ``sys`` lie under ``root``.
+    A container is one control group or several nested ones. Page caches count as free, as they do for the kernel.
+    Devices that do not report their memory count as infinite. ``proc`` and ``sys`` are read under ``root``.
     """
     if device is not None and device.type == "cuda":
         import torch
@@ -70,7 +70,7 @@ def free_bytes(device: torch.device | None = None, root: Path = Path("/")) -> fl
 
 
 def readable(size: float) -> str:
-    """Bytes as people say them, such as ``1.5 GiB``."""
+    """A size in readable units, such as ``1.5 GiB``."""
     for unit in ("bytes", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.3g} {unit}"
@@ -79,16 +79,16 @@ def readable(size: float) -> str:
 
 
 def give_back() -> None:
-    """Hand what was freed back to the system: glibc keeps the holes that tensors of a few megabytes leave."""
+    """Hand freed memory back to the system: glibc keeps the holes left by tensors of a few megabytes."""
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):  # musl has none
         trim(0)
 
 
 def parse_memory(memory: int | str | None) -> int:
-    """Bytes from a number or from text such as ``"4 GiB"``; ``None`` takes half of what this machine has free.
+    """Bytes from a number or from text such as ``"4 GiB"``; ``None`` means half of what this machine has free.
 
     Raises:
-        ValueError: If it is neither, or not positive.
+        ValueError: If ``memory`` is neither, or not positive.
 
     Examples:
         >>> parse_memory("1.5 GB"), parse_memory(1024)
@@ -113,12 +113,12 @@ def _of_machine(root: Path) -> float:
             return 1024.0 * int(line.split()[1])
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):  # no such question on this system
+    except (AttributeError, ValueError, OSError):  # not offered by this system
         return _UNKNOWN
 
 
 def _of_process() -> float:
-    """What ``ulimit -v`` leaves."""
+    """Bytes that ``ulimit -v`` leaves."""
     try:
         import resource
 
@@ -132,7 +132,7 @@ def _of_process() -> float:
 
 
 def _of_groups(root: Path) -> Iterator[float]:
-    """What each control group leaves: of the process, and of every group around it, up to where they are mounted."""
+    """Bytes left by each control group: that of the process, and every group around it up to the mount point."""
     places = dict(_memberships(root))
     for version, inside, mount in _mounts(root):
         if version not in places:
@@ -146,7 +146,7 @@ def _of_groups(root: Path) -> Iterator[float]:
 
 
 def _memberships(root: Path) -> Iterator[tuple[int, str]]:
-    """Version and path of the control groups of memory that this process is in."""
+    """Version and path of each memory control group that this process is in."""
     for line in _lines(root / "proc/self/cgroup"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -157,7 +157,7 @@ def _memberships(root: Path) -> Iterator[tuple[int, str]]:
 
 
 def _mounts(root: Path) -> Iterator[tuple[int, str, Path]]:
-    """Version, path of the group that is mounted, and where."""
+    """Version, path of the mounted group, and mount point."""
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         place, kind = before.split(), after.split()
@@ -171,7 +171,7 @@ def _mounts(root: Path) -> Iterator[tuple[int, str, Path]]:
 
 
 def _below(path: str, mounted: str) -> str:
-    """A group's path as seen from the group that is mounted; the mounted one where it lies elsewhere."""
+    """A group's path relative to the mounted group; the mounted group itself if the path lies elsewhere."""
     mounted = mounted.rstrip("/")
     inside = path == mounted or path.startswith(f"{mounted}/")
     return path.removeprefix(mounted).strip("/") if inside and ".." not in path.split("/") else ""

@@ -1,9 +1,7 @@
-"""Nested inputs and outputs: values within mappings, lists and tuples, and dataclasses where they are asked for.
+"""Nested inputs and outputs: values in mappings, lists, tuples and, on request, dataclasses; and values by key.
 
-Values sorted by key.
-
-``torch.utils._pytree`` opens other things: no subclass of a list and no mapping that is not registered with it, such as
-what tokenizers return, but caches of keys and values, which no output is judged by.
+``torch.utils._pytree`` differs: it opens no list subclass and no unregistered mapping, such as a tokenizer's output,
+but it does open key-value caches, by which no output is judged.
 """
 
 import copy
@@ -19,10 +17,10 @@ V = TypeVar("V")
 
 
 def leaves(value: Any, dataclasses: bool = False) -> Iterator[Any]:
-    """Everything inside that is no container, in order.
+    """Everything inside that is not a container, in order.
 
     Args:
-        value: Mappings, lists and tuples within each other.
+        value: Nested mappings, lists and tuples.
         dataclasses: Whether dataclasses are containers too.
 
     Yields:
@@ -47,9 +45,9 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 
 
 def answers(output: Any) -> Any:
-    """What a model is judged by: of a Hugging Face output with logits these and what else is no hidden state.
+    """Part of an output that a model is judged by: of a Hugging Face output, logits and tensors but no hidden states.
 
-    Hidden states, attentions and outputs of parts are left out; a base model's output and any other stay whole.
+    Hidden states, attentions and outputs of submodels are left out. An output without logits stays whole.
     """
     if not (isinstance(output, Mapping) and is_dataclass(output) and any("logits" in name for name in output)):
         return output
@@ -58,7 +56,7 @@ def answers(output: Any) -> Any:
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same mappings, lists and tuples, of the same classes, around changed values."""
+    """Changed values in the same mappings, lists and tuples, of the same classes."""
     if isinstance(value, Mapping):
         return with_items(value, {key: map_leaves(item, change) for key, item in value.items()})
     if isinstance(value, list | tuple):
@@ -67,9 +65,9 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def with_items(value: Any, items: Any) -> Any:
-    """A container like ``value`` around other items; one of a class with its own constructor becomes a plain one."""
+    """A container like ``value`` with other items; one of a class with its own constructor becomes a plain one."""
     if isinstance(value, Mapping):
-        twin = copy.copy(value) if isinstance(value, dict | UserDict) else {}  # others may share what they hold
+        twin = copy.copy(value) if isinstance(value, dict | UserDict) else {}  # copies of others may share contents
         for key, item in items.items():  # some classes have no update
             twin[key] = item
         return twin
@@ -77,12 +75,12 @@ def with_items(value: Any, items: Any) -> Any:
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same containers around changed tensors; other values stay."""
+    """Changed tensors in the same containers; other values stay."""
     return map_leaves(value, lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf)
 
 
 def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values of every key, keys and values in the order in which they came first."""
+    """Values of every key; keys and values keep the order in which they came."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)

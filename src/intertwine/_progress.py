@@ -1,4 +1,4 @@
-"""One progress display for all long work: a bar on a terminal, a line in a notebook, now and then a line elsewhere."""
+"""One progress display for all long work: a bar on a terminal, a line in a notebook, an occasional line elsewhere."""
 
 import sys
 import time
@@ -11,18 +11,18 @@ from typing import Any, TypeAlias, TypeVar
 from ._untrusted.text import printable
 
 T = TypeVar("T")
-Tell: TypeAlias = Callable[[int], object]  # takes how much is done
+Tell: TypeAlias = Callable[[int], object]  # takes the amount done
 _SHORT = 2.0  # seconds of work that need no bar
 _WRITTEN_EVERY = 0.5  # seconds between changes of a line in a notebook
 _PLAIN_EVERY = 10.0  # seconds between plain lines, so that logs stay short
-_MINUTES = 120.0  # seconds from which minutes are told
+_MINUTES = 120.0  # seconds from which the time left is given in minutes
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 _logged: ContextVar[bool] = ContextVar("logged", default=False)
 
 
 @contextmanager
 def silenced(quiet: bool = True, logged: bool = False) -> Iterator[None]:
-    """No progress is shown inside, whatever ``enabled`` says; ``logged`` shows long work without a terminal, too."""
+    """Show no progress in the block, whatever ``enabled`` says; ``logged`` shows long work without a terminal too."""
     token, other = _silent.set(quiet or _silent.get()), _logged.set(logged or _logged.get())
     try:
         yield
@@ -32,7 +32,7 @@ def silenced(quiet: bool = True, logged: bool = False) -> Iterator[None]:
 
 
 def is_silent() -> bool:
-    """Whether nothing but results is shown."""
+    """Whether only results are shown."""
     return _silent.get()
 
 
@@ -43,21 +43,21 @@ def track(
     enabled: bool | None = True,
     size: Callable[[T], int] = lambda _: 1,
 ) -> Iterator[T]:
-    """Yield ``items`` while showing how far the work is and how long it will go on, on standard error.
+    """Yield ``items`` while showing on standard error how far the work is and how long it will still take.
 
     Args:
         items: What to go through.
-        description: What is being done, as the user would say it.
-        total: Number of items, or the sum of their sizes; taken from ``len(items)`` where it has one.
-        enabled: ``False`` shows nothing; ``None`` shows long work to people: on a terminal or in a notebook, after 2 s,
-            and in the logs of commands after 10 s.
-        size: How much of the work an item is, such as the examples of a batch; taken before the item is handed out.
+        description: Name of the work, in the user's words.
+        total: Number of items, or the sum of their sizes; by default ``len(items)``, if it has one.
+        enabled: ``False`` shows nothing. ``None`` shows long work only: on a terminal or in a notebook after 2 s, in
+            the logs of commands after 10 s.
+        size: Amount of work in an item, such as the examples of a batch; taken before the item is handed out.
 
     Yields:
         The items, unchanged.
     """
     if total is None:
-        with suppress(TypeError):  # generators have no length, and that of loaders of streams fails
+        with suppress(TypeError):  # generators have no length; len() of a streaming loader fails
             total = len(items)  # type: ignore[arg-type]
     notebook = "ipykernel" in sys.modules
     seen = notebook or sys.stderr.isatty()
@@ -91,7 +91,7 @@ def _bar(description: str, total: int | None, _: float) -> Iterator[Tell]:
 
 @contextmanager
 def _in_place(description: str, total: int | None, start: float) -> Iterator[Tell]:
-    """One line of a notebook's output, written over as the work goes on; it needs no widgets."""
+    """One line of a notebook's output, overwritten as the work goes on; it needs no widgets."""
     shown: Any = import_module("IPython.display")
     text = lambda words: {"text/plain": f"{description}: {words}"}
     line = shown.display(text(f"0 of {total or '?'}"), raw=True, display_id=True)
@@ -108,7 +108,7 @@ def _lines(description: str, total: int | None, start: float) -> Iterator[Tell]:
 
 @contextmanager
 def _written(write: Callable[[str], object], every: float, total: int | None, start: float) -> Iterator[Tell]:
-    """Words now and then, and at the end, unless that is an error."""
+    """Write a line now and then, and one at the end unless the work fails."""
     last, finished = start, 0
 
     def tell(done: int) -> None:
@@ -123,7 +123,7 @@ def _written(write: Callable[[str], object], every: float, total: int | None, st
 
 
 def _time_left(spent: float, done: int, total: int | None) -> str:
-    """How long the work took so far, and what is left of it, as if it went on as fast.
+    """Time that the work has taken, and the time left if it goes on at this rate.
 
     Examples:
         >>> _time_left(30.0, 10, 40), _time_left(30.0, 10, 4000), _time_left(30.0, 0, 40)

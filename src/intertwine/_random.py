@@ -1,4 +1,4 @@
-"""Global random numbers of torch, Python and NumPy: borrowed for a block, begun at a seed, and given back."""
+"""Global random numbers of torch, Python and NumPy: seeded for a block, and restored after it."""
 
 import hashlib
 import random
@@ -11,58 +11,58 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# There is one global generator for all threads. Whoever holds this takes no lock of a model (see _evaluation).
+# All threads share one global generator. Whoever holds this lock takes no lock of a model (see _evaluation).
 _turn = RLock()
-_KNOWN = ("cuda", "mps", "xpu")  # accelerators whose random numbers are kept
+_KNOWN = ("cuda", "mps", "xpu")  # accelerators whose random state is saved
 
 
 def mixed(seed: int, purpose: str, count: int = 0) -> int:
-    """Another seed for each purpose and count: 63 bits, the same in every process."""
+    """A different seed for each purpose and count: 63 bits, the same in every process."""
     digest = hashlib.blake2b(f"{seed} {purpose} {count}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def host_state() -> tuple[object, ...]:
-    """The state of the global generators of torch, Python and NumPy: the same as long as none of them draws."""
+    """State of the global generators of torch, Python and NumPy: unchanged as long as none of them draws."""
     _, numbers, *rest = np.random.get_state()  # noqa: NPY002 - what people still draw from
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), np.asarray(numbers).tobytes(), *rest
 
 
 def begin(seed: int, device: torch.device | None = None) -> None:
-    """Begin the global random numbers of the CPU and of ``device``; ``torch.manual_seed`` begins all devices'."""
+    """Seed the global random numbers of the CPU and of ``device``; ``torch.manual_seed`` seeds those of all devices."""
     torch.default_generator.manual_seed(seed)
     if device is not None and device.type in _KNOWN:
         with _current(device) as module:
             module.manual_seed(seed)
     elif device is not None and device.type not in ("cpu", "meta"):
-        torch.manual_seed(seed)  # of other accelerators, which have no calls in common
+        torch.manual_seed(seed)  # other accelerators have no calls in common
 
 
 @contextmanager
 def _current(device: torch.device) -> Iterator[Any]:
-    """The module of a device, whose calls mean this device in the block; there is one device of MPS."""
+    """Module of a device's type, with ``device`` the current one in the block; MPS has only one device."""
     module = torch.get_device_module(device)
     with nullcontext() if device.type == "mps" else module.device(device):
         yield module
 
 
 def seeded(seed: int, device: torch.device | None = None) -> AbstractContextManager[None]:
-    """Begin the global random numbers at ``seed``, for one thread at a time; after the block they are as before.
+    """Seed the global random numbers with ``seed`` for the block, one thread at a time; then restore them.
 
     Args:
-        seed: Where they begin, in torch on the CPU and on ``device``, in Python's ``random`` and in NumPy.
-        device: Whose random numbers are drawn besides those of the CPU, if it is an accelerator.
+        seed: Seed of torch on the CPU and on ``device``, of Python's ``random`` and of NumPy.
+        device: Accelerator whose random numbers are drawn besides those of the CPU, if any.
     """
     return Stream(seed, device).drawing()
 
 
 class Stream:
-    """Global random numbers that begin at a seed, and go on in each block from where the last one left them.
+    """Global random numbers that start from a seed and continue in each block where the last one stopped.
 
     Args:
-        seed: Where they begin.
-        device: Whose random numbers belong to it besides those of the CPU; by default the current CUDA device, where
-            CUDA is in use.
+        seed: Seed from which they start.
+        device: Device whose random numbers belong to the stream besides those of the CPU; by default the current CUDA
+            device, where CUDA is in use.
     """
 
     def __init__(self, seed: int, device: torch.device | None = None) -> None:

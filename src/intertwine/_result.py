@@ -32,23 +32,23 @@ _LONGEST = 140  # characters of a headline
 class Result(ABC):
     """Base of the frozen dataclasses that capabilities return (``@dataclass(frozen=True, repr=False)``).
 
-    A subclass gives its ``summary`` and the rows of its table; fields are saved by their annotations. A field marked
-    ``UNSAVED`` is left out, the tensors of one marked ``APART`` lie beside a JSON file.
+    A subclass gives its ``summary`` and the rows of its table; fields are saved according to their annotations. A field
+    marked ``UNSAVED`` is left out; the tensors of a field marked ``APART`` are stored beside a JSON file.
     """
 
-    # Class and size of each network that the result is of
+    # Class and size of each network that the result describes
     networks: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
 
     @abstractmethod
     def summary(self) -> str:
-        """The result in text: what was found in the first line, then details."""
+        """The result as text: the finding in the first line, then details."""
 
     _columns: ClassVar[Sequence[str]] = ()
-    """The table's columns, where it may have no rows."""
+    """The table's columns, for tables that may have no rows."""
 
     @abstractmethod
     def _rows(self) -> Sequence[Mapping[str, Any]]:
-        """The table as plain values, row by row, by names of columns."""
+        """The table as plain values, row by row, by column name."""
 
     def to_frame(self) -> pd.DataFrame:
         """One row per finding, with named columns."""
@@ -58,7 +58,7 @@ class Result(ABC):
 
     @property
     def headline(self) -> str:
-        """What was found, in one short line."""
+        """The finding in one short line."""
         line = self.summary().partition("\n")[0]
         return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
@@ -74,12 +74,12 @@ class Result(ABC):
         return f"<{self._titled}>"
 
     def _repr_html_(self) -> str:
-        """What was found, a small picture and a small table, for notebooks."""
+        """The finding, a small picture and a small table, for notebooks."""
         shown: str = offered("report", "notebook")(self)
         return shown
 
     def to_dict(self) -> dict[str, Any]:
-        """The saved fields as plain data, those left out whose tensors are stored apart."""
+        """The saved fields as plain data, without those whose tensors are stored apart."""
         data: dict[str, Any] = encode(self, type(self))
         return data
 
@@ -93,17 +93,17 @@ class Result(ABC):
         """Write the result (``.json`` or ``.safetensors``) or its table (``.parquet``), atomically.
 
         Args:
-            path: Where to write. JSON has large tensors beside it in a ``.safetensors`` file of the same name.
+            path: Where to write. Large tensors of a JSON result go beside it into a ``.safetensors`` file of that name.
 
         Raises:
-            ValueError: If the suffix is another.
+            ValueError: If ``path`` has another suffix.
         """
         path = Path(path)
         if path.suffix in (".json", ".safetensors"):
             return write_value(path, self)
         if path.suffix == ".parquet":
             frame = self.to_frame()
-            frame.attrs["intertwine"] = type(self).__name__  # by which the file is known as ours
+            frame.attrs["intertwine"] = type(self).__name__  # marks the file as ours
             return write_atomically(path, lambda p: frame.to_parquet(p))
         raise ValueError(f"path must end in .json, .safetensors or .parquet. Got {str(path)!r}.")
 
@@ -127,16 +127,16 @@ class Result(ABC):
 
 
 def offered(room: str, name: str) -> Callable[..., Any]:
-    """A function of a room above, which is loaded now: a result has a page and knows nothing of pages."""
+    """A function of a higher room, loaded only now: a result has a page but knows nothing of pages."""
     found: Callable[..., Any] = getattr(import_module(f"{__package__}.{room}"), name)
     return found
 
 
 def of_networks(*names: str, states: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of a function that returns a result: checks the networks among its arguments, and notes their sizes.
+    """Decorator of a function that returns a result: checks the networks among its arguments and records their sizes.
 
-    A wrong argument is answered by the options that have it as a field, or by the one that was probably meant;
-    ``states``: state dicts are networks too. What is decorated runs ``in_usual_mode``.
+    An error about an unknown argument names the options that have it as a field, or the argument that was probably
+    meant. With ``states``, state dicts count as networks too. The decorated function runs ``in_usual_mode``.
     """
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
@@ -161,7 +161,7 @@ def of_networks(*names: str, states: bool = False) -> Callable[[Callable[P, R]],
 
 
 def _place_of(name: str, function: Callable[..., Any]) -> str:
-    """The end of an error about a wrong argument: the options of the function that have it as a field, or nothing."""
+    """End of an error about an unknown argument: the options of the function that have it as a field, or nothing."""
     for argument, hint in get_type_hints(function).items():
         for kind in (hint, *get_args(hint)):
             given = {x.name: x for x in fields(kind) if x.init} if is_dataclass(kind) else {}

@@ -1,4 +1,4 @@
-"""Threads of numerical libraries: sums and decompositions have other last digits with another number of them."""
+"""Threads of numerical libraries: their number changes the last digits of sums and decompositions."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Let torch, NumPy and SciPy use so many threads in the block, whatever the environment says."""
+    """Let torch, NumPy and SciPy use exactly this many threads in the block, whatever the environment says."""
     import torch
     from threadpoolctl import threadpool_limits
 
@@ -25,10 +25,10 @@ def threads(number: int) -> Iterator[None]:
 
 
 def in_threads(tasks: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
-    """Results of tasks in their order, ``workers`` of them at a time, between whom torch's threads are shared.
+    """Results of tasks in their order, computed ``workers`` at a time, which share torch's threads between them.
 
-    What uses one core alone, as assignments and eigenvalues do, so uses them all. Tasks are taken as they are needed;
-    those that did not begin are left out where the work ends early.
+    Work that uses one core only, such as assignments and eigenvalues, thus uses all of them. Tasks are taken as needed;
+    if the work ends early, those that have not begun are dropped.
     """
     import torch
 

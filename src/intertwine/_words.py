@@ -1,4 +1,4 @@
-"""Words of messages and summaries that several rooms need, and arguments as text, such as ``width=512,bn=false``."""
+"""Words for messages and summaries that several rooms need, and arguments as text, such as ``width=512,bn=false``."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher, get_close_matches
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def release() -> str:
-    """The version of the library, of which only an installation knows: ``"source"`` where it runs from its source."""
-    from importlib.metadata import PackageNotFoundError, version  # a fifth of what help takes
+    """Version of the library, which only an installation knows: ``"source"`` where it runs from its source."""
+    from importlib.metadata import PackageNotFoundError, version  # takes a fifth of the time of --help
 
     try:
         return version("intertwine")
@@ -18,17 +18,17 @@ def release() -> str:
 
 
 def check_whole(name: str, value: object) -> None:
-    """Refuse what is no whole number, text with digits too.
+    """Refuse anything that is not a whole number, text with digits included.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is not a whole number.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number. Got {value!r}.")
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, in the singular for one.
+    """A number with its noun, in the singular if the number is one.
 
     Examples:
         >>> counted(1, "space"), counted(2000, "fixed axis"), counted(0, "class"), counted(3, "matrix")
@@ -50,7 +50,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def layer_title(name: str) -> str:
-    """What people call a layer; a model that is itself the layer has no name.
+    """Name of a layer for people; a model that is itself the layer has no name.
 
     Examples:
         >>> layer_title("conv1"), layer_title("")
@@ -71,7 +71,7 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 
 def sentence(text: str) -> str:
-    """Words with a capital letter in front and a stop behind.
+    """A text with a capital first letter and a full stop at the end.
 
     Examples:
         >>> sentence("derived (p < 0.01)"), sentence("others: conv1, ...")
@@ -81,12 +81,12 @@ def sentence(text: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says; its kind where it says nothing."""
+    """First line of an error's message; the name of its class if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def near(name: object, known: Iterable[str]) -> str:
-    """The end of an error about a wrong name: the known one that was probably meant, or nothing.
+    """Suggestion that ends an error about an unknown name: the known name that was probably meant, or nothing.
 
     Examples:
         >>> near("resnet2", ["resnet20", "mlp"]), near("cake", ["resnet20", "mlp"])
@@ -105,7 +105,7 @@ def near(name: object, known: Iterable[str]) -> str:
 
 
 def beginning(*several: Sequence[str]) -> list[str]:
-    """What several words, or paths of names, have in common from their beginning on.
+    """Common beginning of several words, or of paths of names.
 
     Examples:
         >>> beginning(["layers", "0", "up"], ["layers", "0", "down"])
@@ -126,10 +126,10 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def named_values(text: str, spec: str) -> Iterator[tuple[str, str]]:
-    """Names and values out of text such as ``"width=512,bn=false"``; ``spec`` is all of it, for an error.
+    """Names and values parsed from text such as ``"width=512,bn=false"``; ``spec`` is the whole text, for an error.
 
     Raises:
-        ValueError: If a part is not written so.
+        ValueError: If a part is not written ``name=value``.
     """
     for part in filter(None, text.split(",")):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -139,10 +139,10 @@ def named_values(text: str, spec: str) -> Iterator[tuple[str, str]]:
 
 
 def read(kind: str, name: str, text: str) -> Any:
-    """A value of a kind out of text, such as ``"shape"``; ``name`` is what an error calls it.
+    """A value of a kind such as ``"shape"``, parsed from text; ``name`` is what an error calls it.
 
     Raises:
-        ValueError: If it does not read.
+        ValueError: If the text cannot be parsed.
     """
     convert, rule = _KINDS[kind]
     try:
@@ -152,7 +152,7 @@ def read(kind: str, name: str, text: str) -> Any:
 
 
 def written(value: object) -> str:
-    """A value as text from which it can be read.
+    """A value as text that can be parsed back.
 
     Examples:
         >>> written((64, 32)), written(False)
@@ -180,7 +180,7 @@ def _units(text: str) -> list[int]:
 
 
 KINDS: dict[type, str] = {bool: "truth", int: "whole", float: "number", tuple: "wholes", list: "wholes"}  # by type
-# Kinds of values that are text: how they are read, and what they must be.
+# Kinds of values given as text: how they are parsed, and what an error says they must be.
 _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "whole": (int, "a whole number"),
     "number": (float, "a number"),

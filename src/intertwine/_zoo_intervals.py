@@ -1,4 +1,4 @@
-"""Intervals of means over pairs of models: pairs share models, so models are what is resampled."""
+"""Intervals of means over pairs of models. Pairs share models, so it is models that are resampled."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ._words import counted
 
 __all__ = ["PairInterval", "left_out", "pair_interval"]
 
-_FEWEST = 3  # models: leaving one of two out leaves no pair
+_FEWEST = 3  # models: with two, leaving one out leaves no pair
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,22 @@ class PairInterval:
 def pair_interval(
     pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float], confidence: float = 0.95
 ) -> PairInterval:
-    """Confidence interval for the mean that pairs of infinitely many models would give.
+    """Confidence interval for the mean over all pairs of infinitely many models.
 
-    The papers average over pairs drawn from a zoo. Two pairs that share a model are not independent: with 10 models
-    and 200 pairs the usual interval over pairs, nominally 95 %, covers the truth in a quarter to a third of all cases.
-    Here each model is left out in turn, with all pairs that it is part of (a delete-one jackknife over models). With
-    the means ``m_k`` of what is left, ``k = 1 .. K``, and ``m.`` the mean of those,
+    The papers average over pairs drawn from a zoo. Two pairs that share a model are not independent: with 10 models and
+    200 pairs, the usual interval over pairs, nominally 95 %, covers the truth in a quarter to a third of all cases.
+    Here each model is left out in turn, with all pairs that contain it (a delete-one jackknife over models). Let
+    ``m_k`` be the mean over the remaining pairs, ``k = 1 .. K``, and ``m.`` the mean of these:
 
         v = (K - 1) / K · Σ_k (m_k - m.)²,    mean -+ t √v
 
-    where ``t`` is Student's, with ``K - 1`` degrees of freedom where all pairs are there and fewer otherwise
-    (:func:`left_out`). By the Efron-Stein inequality ``v`` errs upwards: the interval is somewhat too wide where pairs
-    differ although their models do not, and right where models differ. Tests measure its coverage from 5 models on.
+    where ``t`` is Student's, with ``K - 1`` degrees of freedom if all pairs are there and fewer otherwise
+    (:func:`left_out`). By the Efron-Stein inequality ``v`` errs upwards: the interval is somewhat too wide if pairs
+    differ although their models do not, and right if models differ. Tests measure its coverage from 5 models on.
 
     Args:
-        pairs: For each value, the two models that it is about, under any names; the order does not matter here. The
-            same pair may occur again.
+        pairs: The two models of each value, under any names; their order does not matter. The same pair may occur
+            again.
         values: One number for each pair, such as a stitching penalty or a barrier.
         confidence: Nominal coverage.
 
@@ -80,17 +80,17 @@ def pair_interval(
 
 
 def left_out(pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float]) -> tuple[float, float]:
-    """Variance of a mean over pairs by leaving out each model in turn, and its degrees of freedom.
+    """Variance of a mean over pairs, by leaving out each model in turn, and its degrees of freedom.
 
-    The variance is a quadratic form in the values. With its eigenvalues ``a_i``, where pairs vary by themselves, it is
-    like a chi-squared variable of ``(Σ a_i)^2 / Σ a_i^2`` degrees of freedom (Satterthwaite). All pairs of ``K`` models
-    have ``K - 1``; a ring of 8 has 4.5, one of 4, where every other two pairs make up the whole, 2. Simulated levels
-    hold with these, where models differ too, at 5 % and far below it (``docs/statement-levels.md``); with ``K - 1`` a
-    ring is wrong twice as often as it says at 0.25 %.
+    The variance is a quadratic form in the values, with eigenvalues ``a_i``. If pairs vary independently, it is like a
+    chi-squared variable with ``(Σ a_i)^2 / Σ a_i^2`` degrees of freedom (Satterthwaite): ``K - 1`` for all pairs of
+    ``K`` models, 4.5 for a ring of 8, and 2 for a ring of 4, where the pairs left by opposite models make up the whole.
+    With these, simulated levels hold at 5 % and far below it, also if models differ (``docs/statement-levels.md``);
+    with ``K - 1`` a ring is wrong twice as often as it says at 0.25 %.
 
     Args:
-        pairs: Of models; none is part of all of them.
-        values: One for each.
+        pairs: Pairs of models; no model is in all of them.
+        values: One number for each pair.
 
     References:
         - Bell, R. and McCaffrey, D. Bias reduction in standard errors for linear regression with multi-stage samples.

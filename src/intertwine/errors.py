@@ -1,7 +1,7 @@
-"""Errors of our own kinds.
+"""The library's own errors.
 
-Wrong values raise ``ValueError``, wrong kinds ``TypeError`` and failed self-checks ``RuntimeError``; the classes
-here are for what a caller may want to tell apart. Every message reads ``<name> must be <rule>. Got <value>.`` and
+Wrong values raise ``ValueError``, wrong types ``TypeError`` and failed self-checks ``RuntimeError``. The classes here
+are for errors that a caller may want to tell apart. Every message reads ``<name> must be <rule>. Got <value>.`` and
 says what to do.
 """
 
@@ -38,15 +38,15 @@ class VerificationError(IntertwineError, RuntimeError):
 
 
 class PathWarning(UserWarning):
-    """A symmetry of a model whose path depends on the data was used: it is certified for one path."""
+    """Use of a symmetry of a model whose path depends on the data: it is certified for one path only."""
 
 
 class StorageError(IntertwineError, OSError):
-    """A disk that is full, a quota that is used up, a file system that cannot be written: no repetition cures these.
+    """A full disk, a used-up quota or a file system that cannot be written: trying again does not help.
 
     Args:
         said: The message.
-        number: What the system calls it, as in ``errno``.
+        number: The system's error number, as in ``errno``.
     """
 
     def __init__(self, said: str, number: int | None) -> None:
@@ -55,7 +55,7 @@ class StorageError(IntertwineError, OSError):
 
 
 class MissingExtraError(IntertwineError, ImportError):
-    """An optional package that a feature needs."""
+    """An optional package that a feature needs and that is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Testers that users may call too: do two models compute the same function?"""
+"""Tests that users may call too: whether two models compute the same function."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def assert_same_function(model: nn.Module, twin: nn.Module, inputs: Any, rtol: f
     parameters, buffers and outputs.
 
     Raises:
-        AssertionError: If they differ by more.
+        AssertionError: If the outputs differ by more.
     """
     __tracebackhide__ = True
     check_module(model)
@@ -66,11 +66,11 @@ def tolerance(dtype: torch.dtype) -> float:
 def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
     """All tensors that a model returns in eval mode without gradients, in a fixed order.
 
-    Of a Hugging Face output that has logits, hidden states and outputs of parts beside them are left out.
-    The random state of the default generator is fixed for the run, and modes and state are as before afterwards.
+    Hidden states and outputs of submodels are left out of a Hugging Face output that has logits. The default generator
+    is seeded for the run; modes and state are restored afterwards.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If the output has no tensors.
     """
     with evaluating(model), unchanged(model), torch.no_grad(), seeded(0):
         found = [t for example in each(inputs) for t in tensors_in(answers(run(model, example)), dataclasses=True)]

@@ -38,6 +38,6 @@ __all__ = [
     # kernels
     "Kernel", "kernel", "kernel_names", "LinearKernel", "MaxKernel", "LaplaceKernel", "RBFKernel", "GatesKernel",
     "ChannelNormalizedKernel",
-    # how sure
+    # uncertainty
     "inference",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Features as all measures see them: checked, channels first, with per-channel moments in float64."""
+"""Features in the form that all measures take: checked, channels first, with per-channel moments in float64."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,8 +73,8 @@ def working_dtype(x: Tensor | Point) -> torch.dtype:
 def subtract(x: Tensor, shift: Tensor) -> Tensor:
     """Subtract a float64 ``shift`` from ``x`` in place, at the precision of the difference.
 
-    A mean that is rounded to float32 is a tenth of the spread of a channel off whose offset is a million times that:
-    what rounding leaves of the shift is subtracted too.
+    A mean rounded to float32 is off by a tenth of a channel's spread if the channel's offset is a million times that
+    spread. So the part of the shift that rounding loses is subtracted too.
     """
     first = shift.to(x)
     x -= first
@@ -84,13 +84,13 @@ def subtract(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def is_constant(low: Tensor, high: Tensor) -> Tensor:
-    """Whether channels have one value, by their extremes: up to two last places of the larger one, for any count."""
+    """Whether channels are constant, by their extremes: up to two last places of the larger one, for any count."""
     size = torch.maximum(-low, high).to(working_dtype(low))
     return (high - low).to(size) <= 2 * torch.finfo(size.dtype).eps * size
 
 
 def positions_last(x: Tensor) -> Tensor:
-    """Features ``(N, C, *S)`` as ``(N, C, P)``, of one position where there is no space."""
+    """Features ``(N, C, *S)`` as ``(N, C, P)``, with one position if there is no space."""
     return x.flatten(2) if x.ndim > 2 else x[:, :, None]
 
 
@@ -102,18 +102,18 @@ def example_blocks(x: Tensor) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over examples and space of every channel, ``(C,)`` in float64, and which channels say nothing."""
+    """Sums over examples and space of every channel, ``(C,)`` in float64, and which channels carry no information."""
 
     mean: Tensor
     norm: Tensor  # root of the sum of squares
     spread: Tensor  # the same about the mean; exactly 0 for constant channels
     dead: Tensor  # zero everywhere, bool
-    constant: Tensor  # that vary no more than by their own rounding, bool; dead ones included
+    constant: Tensor  # vary by no more than their own rounding, bool; dead ones included
     negative: bool  # whether any value is negative
 
 
 def moments(x: Tensor, name: str = "features") -> Moments:
-    """The moments of ``x``, ``(N, C, *S)``, without cancellation; refused where a value or its square is not finite."""
+    """Moments of ``x``, ``(N, C, *S)``, without cancellation; refused if a value or its square is not finite."""
     others = [d for d in range(x.ndim) if d != 1]
     count = x.numel() // x.shape[1]
     low, high = x.amin(others), x.amax(others)  # NaN spreads to both

@@ -20,7 +20,7 @@ from ._features import (
 
 
 class Prepared(Protocol):
-    """Everything that a measure needs to know of one side of a pair, computed once."""
+    """Everything that a measure needs to know about one side of a pair, computed once."""
 
     @property
     def n(self) -> int:
@@ -28,7 +28,7 @@ class Prepared(Protocol):
 
     @property
     def channels(self) -> int:
-        """Number of channels that were given, dead ones included."""
+        """Number of channels given, dead ones included."""
 
     @property
     def dead(self) -> int:
@@ -36,7 +36,7 @@ class Prepared(Protocol):
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What the measure chose by itself, for example a kernel's ``bandwidth``."""
+        """Values that the measure chose by itself, for example a kernel's ``bandwidth``."""
 
     def take(self, index: Tensor) -> Self:
         """Return the same preparation with the examples ``index`` (distinct): a permutation or a subsample."""
@@ -48,9 +48,9 @@ P = TypeVar("P", bound=Prepared)
 class Measure(ABC, Generic[P]):
     """A similarity of two sets of features over the same examples; 1 means equal up to ``group``.
 
-    Constant channels say nothing and are left out, unless a measure says otherwise; an example without any living
-    activity is an example like others. Concrete measures are small frozen dataclasses, so that they compare, print and
-    can be kept in results.
+    Constant channels carry no information and are left out, unless a measure says otherwise. An example without any
+    living activity counts like any other. Concrete measures are small frozen dataclasses, so they can be compared,
+    printed and kept in results.
 
     Examples:
         >>> import torch
@@ -65,30 +65,30 @@ class Measure(ABC, Generic[P]):
         True
     """
 
-    stem: ClassVar[str]  # Name of the measure with its usual options, unless it says its ``name``
-    group: str  # The exact group of maps of either side's channels that leaves the score alone, in words
+    stem: ClassVar[str]  # Name of the measure with default options, unless it defines ``name``
+    group: str  # The exact group of maps of either side's channels that leaves the score unchanged, in words
     range: tuple[float, float]  # Smallest and largest possible score
-    reads_gates: bool = False  # Whether signs of features are taken for the gates of their units
-    # Whether a side keeps numbers for every pair of examples, so that it takes memory like their number squared
+    reads_gates: bool = False  # Whether signs of features are taken as the gates of their units
+    # Whether a side keeps a number for every pair of examples, so that its memory grows with their number squared
     pairwise: ClassVar[bool] = False
-    # Whether ``to_distance`` obeys the triangle inequality, so that networks can be placed in a space by it
+    # Whether ``to_distance`` obeys the triangle inequality, so that it can place networks in a space
     metric: ClassVar[bool] = False
-    # Whether the score tends to a limit as examples grow, with a bias like 1/N: what confidence intervals are of
+    # Whether the score tends to a limit as examples grow, with a bias like 1/N: the limit is what an interval covers
     has_limit: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
-        """Name in the registry and in results: the stem, and every option, text or a number, that is not the usual."""
+        """Name in the registry and in results: the stem, and each text or number option that is not at its default."""
         options = ((getattr(self, one.name), one.default) for one in fields(self))  # type: ignore[arg-type]
         other = (v for v, usual in options if v != usual and isinstance(v, str | int | float))
         return "_".join([self.stem, *(v if isinstance(v, str) else f"{v:g}" for v in other)])
 
     @abstractmethod
     def prepare(self, x: Tensor, channel_dim: int = 1) -> P:
-        """Compute what depends on one side alone: ``(N, C, *S)``, or tokens ``(N, T, C)`` by ``channel_dim=-1``."""
+        """Compute what depends on one side alone, ``(N, C, *S)``, or tokens ``(N, T, C)`` with ``channel_dim=-1``."""
 
     def score(self, a: P, b: P) -> float:
-        """Compare two preparations over the same examples in the same order; rounding takes no score out of range."""
+        """Compare two preparations over the same examples in the same order; rounding leaves no score out of range."""
         check_same_examples(a.n, b.n)
         return min(self.range[1], max(self.range[0], self._compared(a, b)))
 
@@ -97,7 +97,7 @@ class Measure(ABC, Generic[P]):
         raise NotImplementedError
 
     def floor(self, a: P, b: P) -> float | None:
-        """Lowest score that features of these widths and signs can get, where it is known; ``None`` elsewhere."""
+        """Lowest score that features of these widths and signs can get; ``None`` where it is not known."""
         return None
 
     def obeys_triangle(self, sides: Sequence[P]) -> bool:
@@ -105,7 +105,7 @@ class Measure(ABC, Generic[P]):
         return self.metric
 
     def to_distance(self, score: float, a: P, b: P) -> float:
-        """Distance that belongs to a score: 0 for equal sides; ``1 - score`` where there is no better one."""
+        """Distance that corresponds to a score: 0 for equal sides; ``1 - score`` where there is no better one."""
         return 1 - score
 
     def __call__(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> float:
@@ -114,21 +114,21 @@ class Measure(ABC, Generic[P]):
 
 
 class FeatureSide:
-    """One side as features ``(N, C, *S)``: the examples ``rows``, all unless given, and the moments of these."""
+    """One side as features ``(N, C, *S)``: the examples ``rows``, by default all, and their moments."""
 
     def __init__(self, features: Tensor, moments: Moments, center: bool, rows: Tensor | None = None) -> None:
         self.features, self.moments, self.center, self.rows = features, moments, center, rows
         self.n, self.channels = len(features if rows is None else rows), features.shape[1]
         self.size, self.details = tuple(features.shape[2:]), dict[str, Any]()
         norms, dead = (moments.spread, moments.constant) if center else (moments.norm, moments.dead)
-        # channels that are alive, (C,) bool: not zero everywhere, and not constant where they are centred
+        # living channels, (C,) bool: not zero everywhere, and not constant where they are centred
         self.kept, self.dead = ~dead, int(dead.sum())
-        # the power of 2 that brings norms near 1 where products would leave the range of numbers; 1 elsewhere
+        # the power of 2 that brings norms near 1 where products would leave the floating-point range; 1 elsewhere
         self.unit = 1.0 if 1e-100 < float(norms.max()) < 1e100 else float(unit_scale(norms))
         self.norms = norms * self.unit  # of the channels as `block` gives them, (C,); 0 where dead
 
     def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``; moments of a subsample are taken anew."""
+        """Return the side with the examples ``index``; moments of a subsample are computed anew."""
         index, everything = check_distinct(index, self.features, self.n)
         rows = index if self.rows is None else self.rows[index]
         found = self.moments if everything else moments(self.features[rows])
@@ -148,12 +148,12 @@ class FeatureSide:
 
 
 def feature_side(x: Tensor, channel_dim: int, center: bool) -> FeatureSide:
-    """Check features and take their moments; they are kept, not copied."""
+    """Check features and compute their moments; the features are kept, not copied."""
     return FeatureSide(*_checked(x, channel_dim), center)
 
 
 def living_channels(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments, int]:
-    """Check features; return them without constant channels, ``(N, C', *S)``, their moments, and how many went."""
+    """Check features; return them without constant channels, ``(N, C', *S)``, their moments, and the number dropped."""
     x, m = _checked(x, channel_dim)
     dead, alive = int(m.constant.sum()), ~m.constant
     some: Any = {k: v[alive] for k, v in vars(m).items() if isinstance(v, Tensor)}
@@ -161,7 +161,7 @@ def living_channels(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments, int]:
 
 
 def _checked(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments]:
-    """Features and moments; refused where no example differs from another: equal ones would score 1 for nothing."""
+    """Features and their moments; refused where all examples are equal, which would score a meaningless 1."""
     x = channels_first(x, channel_dim)
     m = moments(x)
     if m.constant.all():
@@ -182,7 +182,7 @@ def check_same_size(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 def cross_moments(a: FeatureSide, b: FeatureSide) -> Tensor:
     """Products of the *living* channels, ``sum over n, s of x[n, c, s] y[n, c', s]`` (v2 D.2, v1 D.1), in float64.
 
-    Rows and columns count living channels only: use :func:`placed` where positions matter. So many examples of both
+    Rows and columns count living channels only: use :func:`placed` where positions matter. As many examples of both
     sides are upcast at a time as is cheap.
     """
     check_same_size(a.size, b.size)
@@ -195,7 +195,7 @@ def cross_moments(a: FeatureSide, b: FeatureSide) -> Tensor:
 
 
 def placed(cross: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Products ``(c, c')`` of living channels at their places in ``(C, C')``, 0 for dead ones."""
+    """Products ``(c, c')`` of living channels at their positions in ``(C, C')``, 0 for dead ones."""
     full = cross.new_zeros(len(rows), len(columns))
     full[rows.nonzero(), columns.nonzero()[:, 0]] = cross
     return full
@@ -203,7 +203,7 @@ def placed(cross: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PairwiseSide:
-    """One side as a number for every pair of examples, ``(N, N)``: dissimilarities, or what a subclass says."""
+    """One side as a number for every pair of examples, ``(N, N)``: dissimilarities, or whatever a subclass defines."""
 
     gram: Tensor = field(repr=False)
     channels: int
@@ -216,7 +216,7 @@ class PairwiseSide:
         return len(self.gram)
 
     def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``: the submatrix, or what a subclass makes of it."""
+        """Return the side with the examples ``index``: the submatrix, or what a subclass derives from it."""
         index, everything = check_distinct(index, self.gram, self.n)
         return self._taken(self.gram[index][:, index], index, everything)
 

@@ -1,4 +1,4 @@
-"""Distances of many sets of features, and points that lie so."""
+"""Distances between many sets of features, and points embedded at these distances."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Embedding(Result):
     Attributes:
         names: Names of the points.
         points: ``(n, dimensions)``, float64, centred, along their principal axes.
-        stress: Kruskal's stress-1, ``sqrt(sum (d_ij - |p_i - p_j|)^2 / sum d_ij^2)``: 0 where the points tell every
-            distance; above 0.2 a picture misleads.
+        stress: Kruskal's stress-1, ``sqrt(sum (d_ij - |p_i - p_j|)^2 / sum d_ij^2)``: 0 where the points reproduce
+            every distance; above 0.2 a picture misleads.
     """
 
     names: tuple[str, ...]
@@ -40,10 +40,10 @@ class Embedding(Result):
 
     @classmethod
     def of(cls, names: Sequence[str], distances: Tensor, dimensions: int) -> Self:
-        """Points of classical scaling, moved to least stress (SMACOF), along principal axes.
+        """Points from classical scaling, moved to the least stress (SMACOF), along principal axes.
 
         Raises:
-            ValueError: If there are fewer dimensions than one.
+            ValueError: If ``dimensions`` is less than 1.
         """
         if dimensions < 1:
             raise ValueError(f"dimensions must be at least 1. Got {dimensions}.")
@@ -52,7 +52,7 @@ class Embedding(Result):
         _, _, axes = torch.linalg.svd(points, full_matrices=False)
         points = nn.functional.pad(points @ axes.T, (0, points.shape[1] - len(axes)))
         largest = points.gather(0, points.abs().argmax(0, keepdim=True))
-        points = points * torch.where(largest < 0, -1.0, 1.0)  # signs are free: the farthest point is positive
+        points = points * torch.where(largest < 0, -1.0, 1.0)  # signs are free: make the farthest point positive
         missed = (distances - torch.cdist(points, points)).square().sum() / distances.square().sum()
         return cls(tuple(names), points, float(missed.nan_to_num(0).sqrt()))
 
@@ -69,7 +69,7 @@ class Embedding(Result):
 
 
 def classical_scaling(distances: Tensor, dimensions: int) -> Tensor:
-    """Points whose inner products are the best for squared distances centred on both sides (Torgerson 1952)."""
+    """Points whose inner products best fit the squared distances centred on both sides (Torgerson 1952)."""
     square = distances.square()
     products = -(square - square.mean(0) - square.mean(1, keepdim=True) + square.mean()) / 2
     values, vectors = torch.linalg.eigh(products)
@@ -78,7 +78,7 @@ def classical_scaling(distances: Tensor, dimensions: int) -> Tensor:
 
 
 def majorised(distances: Tensor, points: Tensor) -> Tensor:
-    """Move points by Guttman's transform, which lowers the stress, until it does no more (SMACOF; de Leeuw 1977)."""
+    """Move points by Guttman's transform, which lowers the stress, until it falls no more (SMACOF; de Leeuw 1977)."""
     before = torch.inf
     for _ in range(_STEPS):
         now = torch.cdist(points, points)
@@ -93,19 +93,19 @@ def majorised(distances: Tensor, points: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Distances(Result):
-    """Distances of all pairs of sets of features of the same examples, of networks for example.
+    """Distances between all pairs of sets of features of the same examples, for example of several networks.
 
     Attributes:
         names: Names of the networks.
         measure: Name of the measure.
-        group: What its score is invariant under, in words.
-        metric: Whether the distances obey the triangle inequality (Procrustes: between layers of one width).
+        group: Group that the score is invariant under, in words.
+        metric: Whether the distances obey the triangle inequality (for Procrustes: between layers of one width).
         distances: ``(n, n)``, float64: symmetric, 0 on the diagonal.
         scores: ``(n, n)``: score of row against column.
-        channels: Channels of each.
-        dead: Channels of each that were left out.
+        channels: Number of channels of each set.
+        dead: Number of channels of each set that were left out.
         examples: Number of examples.
-        notes: What a reader must know.
+        notes: Caveats for the reader.
         versions: Versions of the software.
     """
 
@@ -122,11 +122,11 @@ class Distances(Result):
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def embedding(self, dimensions: int = 2) -> Embedding:
-        """Place the sets in a space of few dimensions, so that their distances there are like these (SMACOF)."""
+        """Embed the sets in a space of few dimensions, at distances as close to these as possible (SMACOF)."""
         return Embedding.of(self.names, self.distances, dimensions)
 
     def nearest(self) -> pd.DataFrame:
-        """The nearest other network of each: one row per network."""
+        """The nearest other network of each network, one row each."""
         import pandas as pd
 
         found = self.distances.clone().fill_diagonal_(torch.inf).min(1)
@@ -141,7 +141,7 @@ class Distances(Result):
         ]
 
     def summary(self) -> str:
-        """What was compared, the nearest of each, and notes."""
+        """What was compared, the nearest network of each, and notes."""
         head = (
             f"Distances of {counted(len(self.names), 'network')} by {self.measure} (invariant under: {self.group}) on "
             f"{counted(self.examples, 'example')}"
@@ -160,19 +160,19 @@ def distances(
     channel_dim: int = 1,
     progress: bool | None = None,
 ) -> Distances:
-    """Distances of all pairs of sets of features ``(N, C, *S)`` of the same examples, by one measure.
+    """Distances between all pairs of sets of features ``(N, C, *S)`` of the same examples, by one measure.
 
-    A score becomes a distance by :meth:`Measure.to_distance`: Procrustes gives the least distance over its group (over
-    the root of the larger width, where channels are scaled one by one), a CKA the angle between Gram matrices, soft
-    matching its own distance, all of them metrics; other measures give ``1 - score``, which orders pairs but obeys no
-    triangle inequality. Where a measure is directed, distances are the mean of both directions.
+    A score becomes a distance by :meth:`Measure.to_distance`. Procrustes gives the least distance over its group
+    (divided by the root of the larger width, if channels are scaled one by one), a CKA the angle between Gram matrices,
+    and soft matching its own distance: all of these are metrics. Other measures give ``1 - score``, which orders pairs
+    but obeys no triangle inequality. For a directed measure, distances are means of both directions.
 
-    Features of networks come from :func:`intertwine.features.collect`, one layer of each; all layers of networks of one
-    architecture are compared by :func:`intertwine.compare_many`.
+    Get features of networks from :func:`intertwine.features.collect`, one layer of each. To compare all layers of
+    networks of one architecture, use :func:`intertwine.compare_many`.
 
     Raises:
         ValueError: If there are fewer than two sets, or the measure refuses one, which the message names.
-        TypeError: If one is no tensor.
+        TypeError: If a set is not a tensor.
 
     References:
         Williams, Kunz, Kornblith, Linderman, "Generalized shape metrics on neural representations", NeurIPS 2021.

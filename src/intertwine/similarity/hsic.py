@@ -1,8 +1,8 @@
 """The Hilbert-Schmidt independence criterion of two Gram matrices, unbiased or biased.
 
 Both estimators are inner products of *centred* Gram matrices, ``<center(K), center(L)>`` over a constant. Centring
-commutes with permutations of the examples, and that of a submatrix of a centred matrix is the submatrix's own: one
-centred matrix per side serves scores, nulls and subsamples.
+commutes with permutations of the examples, and centring a submatrix of a centred matrix equals centring the submatrix
+itself. So one centred matrix per side serves scores, nulls and subsamples.
 """
 
 import torch
@@ -19,11 +19,11 @@ def hsic(k: Tensor, l: Tensor, estimator: str = "unbiased") -> float:
     """Estimate the Hilbert-Schmidt independence criterion of two Gram matrices.
 
     Unbiased (``HSIC_1``, paper 1 eq. 5.4): ``[tr(K L) + 1'K1 1'L1 / ((N-1)(N-2)) - 2 1'KL1 / (N-2)] / (N (N-3))`` with
-    zeroed diagonals. Biased: ``tr(K H L H) / (N-1)^2``. The biased one grows with the width of the features even where
-    the two sides are independent; the unbiased one may be negative.
+    zeroed diagonals. Biased: ``tr(K H L H) / (N-1)^2``. The biased estimate grows with the width of the features even
+    if the two sides are independent; the unbiased one may be negative.
 
     Raises:
-        TypeError: If they are no real floating-point matrices of at least 16 bits.
+        TypeError: If a matrix is not real floating point of at least 16 bits.
         ValueError: If the matrices are not square, not finite, not of one size, too small, or the estimator is unknown.
 
     References:
@@ -46,7 +46,7 @@ def hsic(k: Tensor, l: Tensor, estimator: str = "unbiased") -> float:
 
 
 def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
-    """A Gram matrix, checked to be real, square and finite; half precision in float32."""
+    """A Gram matrix, checked to be real, square and finite; half precision becomes float32."""
     if not isinstance(gram, Tensor) or not gram.is_floating_point() or gram.dtype.itemsize < 2:
         kind = gram.dtype if isinstance(gram, Tensor) else type(gram).__name__
         raise TypeError(f"{name} must be a real floating-point tensor of 16 bits or more. Got {kind}.")
@@ -58,7 +58,7 @@ def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
 
 
 def check_estimator(estimator: str) -> str:
-    """A known estimator's name."""
+    """Name of an estimator, checked to be known."""
     if estimator not in _LEAST:
         known = ", ".join(map(repr, _LEAST))
         raise ValueError(f"estimator must be one of {known}. Got {estimator!r}.{near(estimator, _LEAST)}")

@@ -1,4 +1,4 @@
-"""Inference on a similarity: chance level, p-value, calibrated score and confidence interval of any measure."""
+"""Inference for a similarity: chance level, p-value, calibrated score and confidence interval of any measure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,26 +17,26 @@ from .base import Measure
 from .registry import measure as find
 
 CONFIDENCE = 0.95
-_TIE = 1e-6  # scores of float32 features differ by less in rounding
+_TIE = 1e-6  # rounding changes scores of float32 features by less
 _FOLDS, _FEWEST = 20, 8  # folds, and examples: half of them must be enough for the unbiased estimators
 Untrained = int | tuple[nn.Module | Sequence[nn.Module], nn.Module | Sequence[nn.Module]]
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """What is drawn at random to judge a score: shuffles, halves of the examples, fresh weights.
+    """Random draws that judge a score: shuffles, halves of the examples, fresh weights.
 
     Attributes:
         null: Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none.
-        bootstrap: Random halves of the examples for the intervals, drawn without replacement; 0 for none.
-        untrained: How many copies of each network get fresh weights, from seeds of their own, by the models' own code;
-            each of A is compared with one of B. Of one architecture they stand for both, and each is compared with each
-            other. 0 goes without, and so does ``null=0``. Or networks built as A and B are, in pairs: ``(a0, b0)`` or
-            ``([a0, a1], [b0, b1])``; of ``(nets, nets)`` each is compared with each other.
-        seed: Seed of all of these: the same seed gives the same numbers.
+        bootstrap: Random halves of the examples, drawn without replacement, for the intervals; 0 for none.
+        untrained: Number of copies of each network that get fresh weights from the model's own code, each with its own
+            seed; each copy of A is compared with one of B. If A and B share an architecture, the copies stand for both
+            and every two are compared. 0 skips this, and so does ``null=0``. Or networks built like A and B, in pairs:
+            ``(a0, b0)`` or ``([a0, a1], [b0, b1])``; with ``(nets, nets)`` every two are compared.
+        seed: Seed of all these draws: the same seed gives the same numbers.
 
     Raises:
-        TypeError: If networks are asked for by anything but a number or modules.
+        TypeError: If ``untrained`` is anything but a number or modules.
         ValueError: If a number is negative, ``bootstrap`` is 1, or networks are not given for both sides.
     """
 
@@ -62,7 +62,7 @@ NO_RESAMPLING = Resampling(0, 0, 0)
 
 
 def given(untrained: Any) -> tuple[list[nn.Module], list[nn.Module]]:
-    """The untrained networks that a caller built."""
+    """Untrained networks that the caller built."""
     if len(untrained) != 2:
         raise ValueError(f"untrained must be (a0, b0): one built as A and one as B. Got {len(untrained)}.")
     a, b = ([one] if isinstance(one, nn.Module) else list(one) for one in untrained)
@@ -75,12 +75,12 @@ def given(untrained: Any) -> tuple[list[nn.Module], list[nn.Module]]:
 
 @dataclass(frozen=True)
 class Draws:
-    """Shuffles of the examples and halves of them, drawn once and used for all pairs of layers.
+    """Shuffles and halves of the examples, drawn once and used for all pairs of layers.
 
-    Halves are unions of random folds, without example twice: duplicates would lift the unbiased CKA of independent
-    features from 0 to 0.97. Shuffles are turns of one random wheel, drawn without replacement from that group, so that
+    Halves are unions of random folds, without repeated examples: repeats would lift the unbiased CKA of independent
+    features from 0 to 0.97. Shuffles are rotations of one random wheel, drawn without replacement from that group, so
     p-values are exact (Hemerik and Goeman, "Exact testing with random permutations", TEST 2018). The ``N mod parts``
-    examples that fit no part, of which there are as few as can be, keep their partners.
+    examples that fit no part, as few as possible, keep their partners.
     """
 
     permutations: Tensor  # ``(shuffles, N)``
@@ -107,7 +107,7 @@ class Draws:
 
 
 def _shuffles(examples: int, count: int, generator: torch.Generator) -> Tensor:
-    """Turns of one wheel; independent permutations where too few examples make no wheel."""
+    """Rotations of one wheel; independent permutations if there are too few examples for a wheel."""
     most = min(examples, 3 * count + 3)
     permutations = torch.arange(examples).repeat(count, 1)
     if not 0 < count < most:
@@ -129,7 +129,7 @@ class Inference:
     measure: str  # Name of the measure
     score: float  # The similarity
     chance: float  # Mean score after the examples of one side were shuffled
-    p_value: float  # Share of shuffles, the true order counted as one, that score at least as high
+    p_value: float  # Share of shuffles that score at least as high, counting the true order as one
     calibrated: float  # 0 at or below the upper 5 % of chance, 1 for equal sides (see :func:`calibrate`)
     low: float  # Lower end of the confidence interval; NaN for measures without one
     high: float  # Upper end
@@ -152,11 +152,11 @@ def infer(
 ) -> Inference:
     """Score two sets of features ``(N, C, *S)``, with chance level, p-value and confidence interval.
 
-    The smallest possible p-value is ``1 / (null + 1)`` from ``null`` shuffles; the interval comes from ``bootstrap``
+    With ``null`` shuffles, the smallest possible p-value is ``1 / (null + 1)``; the interval comes from ``bootstrap``
     halves (:class:`Draws`).
 
     Raises:
-        ValueError: If the features are refused by the measure, fewer than 8, or there are too few shuffles or draws.
+        ValueError: If the measure refuses the features, there are fewer than 8 examples, or too few shuffles or draws.
 
     Examples:
         >>> import torch
@@ -185,14 +185,14 @@ def infer(
 
 
 def p_value(score: float, null: Tensor) -> float:
-    """Share of null scores as high as ``score``, up to rounding of 1e-6, the score counted as one (so never 0)."""
+    """Share of null scores as high as ``score``, up to rounding of 1e-6, counting the score as one (so never 0)."""
     return (1 + int((null >= score - _TIE).sum())) / (1 + len(null))
 
 
 def best_p_values(scores: Tensor, null: Tensor) -> Tensor:
-    """For every row the p-value of its highest score ``(L_a,)``: that of the best of each shuffle, not of one column.
+    """P-value of every row's highest score, ``(L_a,)``, against the best of each shuffle rather than one column.
 
-    ``scores`` are ``(L_a, L_b)``, NaN where there is none; ``null`` those of the shuffles ``(L_a, L_b, shuffles)``.
+    ``scores`` are ``(L_a, L_b)``, NaN where there is none; ``null`` holds the shuffles: ``(L_a, L_b, shuffles)``.
     """
     known = lambda x: torch.where(x > -torch.inf, x, torch.nan)
     left_out = null.isnan() | scores.isnan()[:, :, None]
@@ -201,21 +201,21 @@ def best_p_values(scores: Tensor, null: Tensor) -> Tensor:
 
 
 def excess(scores: Tensor, level: Tensor) -> Tensor:
-    """How far scores lie above a level, of the way to 1."""
+    """How far scores lie above a level, as a share of the way to 1."""
     return (scores - level) / (1 - level).clamp(min=1e-9)
 
 
 def calibrate(score: float, null: Tensor, quantile: float = 0.95) -> float:
-    """Score on a scale where chance is 0: ``max(0, (score - c) / (1 - c))``, ``c`` the ``quantile`` of the null.
+    """Score on a scale where chance is 0: ``max(0, (score - c) / (1 - c))``, with ``c`` the ``quantile`` of the null.
 
-    Scores of different measures, widths and layers can be compared on it; it is 0 where even chance reaches 1.
+    Scores of different measures, widths and layers can be compared on this scale; it is 0 where even chance reaches 1.
     """
-    c = float(null.sort().values[ceil(quantile * (len(null) - 1))])  # between two values the higher one
+    c = float(null.sort().values[ceil(quantile * (len(null) - 1))])  # the higher one of two neighbours
     return (score - c) / (1 - c) if c < min(score, 1.0) - _TIE else 0.0
 
 
 def by_cell(summarise: Callable[[float, Tensor], float], scores: Tensor, samples: Tensor, fewest: int = 1) -> Tensor:
-    """Apply a summary to the samples of every cell that has a score and enough of them; NaN samples are left out."""
+    """Apply a summary to the samples of every cell that has a score and enough samples; NaN samples are left out."""
     out = torch.full_like(scores, torch.nan)
     for at in map(tuple, (~scores.isnan()).nonzero().tolist()):
         valid = samples[at][~samples[at].isnan()]
@@ -235,10 +235,10 @@ def interval(
 
         s - mean(e) -+ t sd(e) sqrt(1 + 1/K)
 
-    with Student's ``t`` for the few draws and the few ``parts`` that the halves are made of (the examples unless
-    given), ``1 / df = 1 / (K - 1) + 1 / (parts - 1)``. Taking ``mean(e)`` off removes a bias that falls like 1/N. Where
-    that moves the interval past the score, the interval is extended to the score, which too few examples inflate. The
-    interval covers examples as the source of chance, not the training of the networks: for that, resample networks.
+    with Student's ``t`` for the few draws and the few ``parts`` that the halves are made of (by default the examples),
+    ``1 / df = 1 / (K - 1) + 1 / (parts - 1)``. Subtracting ``mean(e)`` removes a bias that falls like 1/N. If that
+    moves the interval past the score, which too few examples inflate, the interval is extended to the score. The
+    interval covers the sampling of examples, not the training of the networks: for that, resample networks.
 
     Raises:
         ValueError: If ``confidence`` is not inside 0 to 1, or there are fewer than 2 half-samples.

@@ -1,4 +1,4 @@
-"""Similarity measures by name, and those that forgive just what a network's symmetries do to its features."""
+"""Similarity measures by name, and those that are invariant to what a network's symmetries do to its features."""
 
 from collections.abc import Sequence
 from functools import cache, reduce
@@ -24,16 +24,16 @@ from .measures.example_distances import CKNNA, RSA, DistanceCorrelation, MutualK
 from .measures.procrustes import KINDS, Procrustes, SoftMatching
 
 DEFAULT = ("orthogonal_procrustes_centered", "g_relu_procrustes_centered", "linear_cka", "g_relu_cka")
-"""What ``compare`` measures unless told otherwise: the four measures of paper 1, of centred channels all of them."""
+"""Measures that ``compare`` takes by default: the four measures of paper 1, all on centred channels."""
 
 CENTRED = "_centered"
-"""What Procrustes on centred channels has behind its name."""
+"""Suffix of the names of Procrustes measures on centred channels."""
 _WRITTEN = ["CKA", "RBF", "SVCCA", "PWCCA", "RSA", "R2", "CCA", "CKNNA", "Jaccard", "Procrustes"]
-_TITLES = {"knn": "k-NN", **{word.lower(): word for word in _WRITTEN}}  # words of names that people write otherwise
+_TITLES = {"knn": "k-NN", **{word.lower(): word for word in _WRITTEN}}  # words of names that are spelt otherwise
 
 
 def register(new: Measure[Any]) -> Measure[Any]:
-    """Give a measure its name in the registry, a ``ValueError`` if another has it, and return it."""
+    """Register a measure under its name, a ``ValueError`` if another measure has it, and return it."""
     if _REGISTRY.get(new.name, new) != new:
         raise ValueError(f"measure name must be free. Got {new.name!r}, which is {_REGISTRY[new.name]!r}.")
     _REGISTRY[new.name] = new
@@ -65,7 +65,7 @@ def measure_names() -> tuple[str, ...]:
 
 
 def measure_title(name: str) -> str:
-    """A measure's name for people."""
+    """A measure's name, written for people."""
     words = name.removesuffix(CENTRED).replace("g_relu", "G-ReLU").split("_")
     title = " ".join(_TITLES.get(word, word) for word in words)
     return title[:1].upper() + title[1:] + (" (centred)" if name.endswith(CENTRED) else "")
@@ -81,7 +81,7 @@ _EVERY: tuple[Measure[Any], ...] = (
 _REGISTRY: dict[str, Measure[Any]] = {one.name: one for one in _EVERY}
 
 
-_OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the first one that holds a layer's is taken
+_OWN: dict[str, tuple[str, ...]] = {  # by the group of their invariance; the first that contains a layer's is taken
     "permutation": ("permutation_procrustes_centered",),
     "signed_permutation": ("signed_permutation_procrustes_centered",),
     "orthogonal": ("linear_cka", "orthogonal_procrustes_centered"),
@@ -89,15 +89,15 @@ _OWN: dict[str, tuple[str, ...]] = {  # by the group that they forgive; the firs
     "monomial": ("monomial_procrustes_centered",),
     "general_linear": ("r2_cca",),
 }
-SPACES = _OWN["orthogonal"]  # measured always
+SPACES = _OWN["orthogonal"]  # always measured
 _UNKNOWN = ("g_relu_cka", "linear_cka", "g_relu_procrustes_centered")
-_DRAWN = 16  # channels of drawn features, the last of which measures that cut small directions off leave out
-_EQUAL = 1e-6  # scores of drawn features that differ by less are one score
-_CHANNELS = 2  # on which kinds of groups are compared: as on any number of channels but 1, where they coincide
+_DRAWN = 16  # channels of drawn features; measures that cut off small directions leave out the last one
+_EQUAL = 1e-6  # scores of drawn features that differ by less count as equal
+_CHANNELS = 2  # number on which kinds of groups are compared: any number but 1, where they coincide, would do
 
 
 def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple[str, ...], str]:
-    """Groups that may move each layer's features, by name, empty where one is not known; and why a capture failed."""
+    """Groups that may move each layer's features, by name, empty where unknown; and why a capture failed."""
     model, device = unwrap(model), batching.device_of(model)
     inputs = map_tensors(batching.example(batch, 2), lambda x: x.to(device or x.device))
     try:
@@ -108,7 +108,7 @@ def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple
 
 
 def _kind(sym: Symmetry, point: Point) -> str:
-    """The group on the channels of a layer, from its features or else from the one space that reads them."""
+    """Group on the channels of a layer, from its features or else from the one space that reads them."""
     if layout := sym.features.get(point.name):
         carried: list[Group] = [Trivial(_CHANNELS)]
         for leaf in (leaf for _, leaf in leaves(layout.axes[point.channel_dim]) if isinstance(leaf, Leaf)):
@@ -125,29 +125,29 @@ def _kind(sym: Symmetry, point: Point) -> str:
 
 
 def _name(*groups: Group) -> str:
-    """The smallest group that holds several, by name; empty where there is none."""
+    """Smallest group that contains several, by name; empty where there is none."""
     return (name_of(reduce(Group.join, groups)) or "") if groups else ""
 
 
 def larger(*kinds: str) -> str:
-    """The smallest group that holds several, all by name; empty where nothing is known of any."""
+    """Smallest group that contains several, all by name; empty where none of them is known."""
     return _name(*(named(kind, _CHANNELS) for kind in kinds if kind))
 
 
 def joined(a: Sequence[str], b: Sequence[str], paired: bool) -> tuple[str, ...]:
-    """The groups that may move either side of each layer of A and its partner: the next of B, or else any."""
+    """Groups that may move either side of each layer of A and its partner: the counterpart in B, or else any layer."""
     return tuple(larger(kind, *others) for kind, others in zip(a, zip(b) if paired else repeat(b)))
 
 
 def default_measures(kinds: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
-    """What to compare by: measures of whole spaces and those of the networks' own groups, or else ``otherwise``."""
+    """Default measures: those of whole spaces and those of the networks' own groups, or else ``otherwise``."""
     own = [name for kind, names in _OWN.items() if kind in kinds for name in names]
     wanted = {*SPACES, *own} if own else {*otherwise}
     return (*(name for name in otherwise if name in wanted), *(name for name in own if name not in otherwise))
 
 
 def own_measure(kind: str, measures: Sequence[str]) -> str:
-    """The measure, of those that there are, that forgives a group and little else; or else one of whole spaces."""
+    """The measure, among those given, that is invariant under a group and little else; or else one of whole spaces."""
     known = (name for own, names in _OWN.items() if larger(kind, own) == own for name in names) if kind else _UNKNOWN
     either = (one for name in known for one in (name, name.removesuffix(CENTRED)))
     forgiving = (name for name in measures if kind and forgives(name, kind))
@@ -156,7 +156,7 @@ def own_measure(kind: str, measures: Sequence[str]) -> str:
 
 @cache
 def forgives(name: str, kind: str) -> bool:
-    """Whether a measure scores drawn features alike once a random element of a group has moved either side of them."""
+    """Whether a measure scores drawn features alike after a random element of a group has moved either side."""
     if name not in measure_names():
         return False
     generator, one = torch.Generator().manual_seed(0), measure(name)

@@ -1,4 +1,4 @@
-"""All pairs of layers of two networks by every measure, by the way that is fastest for each; CKA from Gram matrices."""
+"""All pairs of layers of two networks by every measure, each in its fastest way; CKA from Gram matrices."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,23 +22,23 @@ from .keepers import WholeLayer
 from .layers import Layer, Network, channels_first_shape, chunks, common_space, pooling_note
 from .procrustes import SHARE, estimate_procrustes, stack_sizes
 
-_SURE = 1.959963984540054  # standard deviations of an error that is exceeded once in 20 times
-_NUMBERS = 1 << 24  # of a side that are upcast to float64 at a time: 128 MB
+_SURE = 1.959963984540054  # standard deviations that an error exceeds once in 20 times
+_NUMBERS = 1 << 24  # numbers of a side that are upcast to float64 at a time: 128 MB
 _ROUNDING = 6e-4  # what products of channels in bfloat16 leave of a score's digits, and of that of their sum
 _HEAVY = 3.5  # skewness of one block beyond which no Pearson III fits: one Gaussian component has the root of 8
-_SHUFFLES = 99  # that are drawn then
+_SHUFFLES = 99  # shuffles drawn in that case
 
 
 def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimates, at: tuple[int, int]) -> None:
     r"""Score all pairs of layers by a CKA, from a row and column of ``found`` on, with errors, intervals and chance.
 
     With U-centred Gram matrices :math:`K_g, L_g` of blocks :math:`g` of examples the estimate is :math:`\sum_g \langle
-    K_g, L_g \rangle / \sqrt{\sum_g |K_g|^2 \sum_g |L_g|^2}` (Nguyen, Raghu, Kornblith 2021): of the pairs of examples
-    those within a block; with one block it is the unbiased CKA itself. The interval is that of the infinitesimal
-    jackknife over examples. The *error*, against the score of all pairs, is that of an incomplete U-statistic: ``2 sum
-    psi_ij^2`` times the share of pairs left out, ``psi_ij`` what a pair adds to the score; where a channel is on in few
-    examples, also what pairs of these that are left out may make of the norms. Chance is that of shuffles within
-    blocks, whose first three moments are closed forms, or of ``how.draws``.
+    K_g, L_g \rangle / \sqrt{\sum_g |K_g|^2 \sum_g |L_g|^2}` (Nguyen, Raghu, Kornblith 2021). It uses pairs of examples
+    within a block; with one block it is the unbiased CKA itself. The interval is that of the infinitesimal jackknife
+    over examples. The *error*, against the score of all pairs, is that of an incomplete U-statistic: ``2 sum psi_ij^2``
+    times the share of pairs left out, where ``psi_ij`` is what a pair adds to the score; if a channel is on in few
+    examples, also what omitted pairs of these may add to the norms. Chance is that of shuffles within blocks, whose
+    first three moments have closed forms, or of ``how.draws``.
     """
     draws, in_moments = how.draws, how.shuffled and how.draws is None
     rows, columns = a.living, b.living
@@ -79,7 +79,7 @@ def estimate_cka(measure: CKA, a: Network, b: Network, how: How, found: Estimate
 def _stacked(
     measure: CKA, layers: Sequence[Layer], chosen: list[int], block: int, notes: list[str]
 ) -> tuple[Tensor, list[int]]:
-    """Gram matrices of the layers that have one, ``(L, n, n)``, and which these are; a note for each other one."""
+    """Gram matrices of the layers that have one, ``(L, n, n)``, and which layers these are; a note on each other."""
     found, kept = [], []
     for k in chosen:
         try:
@@ -97,7 +97,7 @@ def _no_score(measure: CKA, layer: Layer, why: object) -> str:
 def _judged(
     chance: Chance, scores: Tensor, stacks: Sequence[tuple[Tensor, Tensor]], size: Tensor, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """The 95 % quantile of chance and the p-values; of shuffles for pairs whose skewness no Pearson III has."""
+    """The 95 % quantile of chance and the p-values; from shuffles for pairs whose skewness no Pearson III has."""
     upper, p = chance.quantile(), chance.p_value(scores)
     heavy = chance.skewness > _HEAVY / len(stacks) ** 0.5
     if heavy.any():
@@ -141,7 +141,7 @@ class _PairSums:
         self._second, self._third = torch.zeros(2, rows, columns, dtype=torch.float64)
 
     def add(self, x: Tensor, y: Tensor, folds: Sequence[slice], moments: bool) -> None:
-        """Take the Gram matrices of a block in, ``(L_a, n, n)`` and ``(L_b, n, n)``."""
+        """Include the Gram matrices of a block, ``(L_a, n, n)`` and ``(L_b, n, n)``."""
         n = x.shape[1]
         for rows in folds:
             u, v = x[:, rows], y[:, rows]
@@ -181,22 +181,22 @@ class _PairSums:
         return scores, _quantiles(spread) * (2 * spread.sum(0) * (1 - seen)).sqrt(), width
 
     def unseen(self, a: Sequence[float], b: Sequence[float], blocks: Sequence[int], scores: Tensor) -> Tensor:
-        """What a score may lose by pairs of no block, from the fourth powers that these may add on either side."""
+        """What a score may lose by pairs from different blocks, given the fourth powers they may add on either side."""
         seen = sum(n * n for n in blocks) / sum(blocks) ** 2
         x, y = (1 + seen * (2 * torch.tensor(u).double()).sqrt() / size for u, size in ((a, self.aa), (b, self.bb)))
         return scores.abs() * (1 - 1 / torch.outer(x, y).sqrt())
 
     def chance(self) -> Chance:
-        """Scores of shuffles within blocks."""
+        """Distribution of scores over shuffles within blocks."""
         second, third = self._second / self.size.square(), self._third / self.size.pow(3)
         return Chance(second.sqrt(), third / second.pow(1.5))
 
 
 def _quantiles(spread: Tensor) -> Tensor:
-    """How many deviations an error takes: more where few pairs of examples make most of the spread, ``(L_a, L_b)``.
+    """How many deviations an error spans: more where few pairs of examples make most of the spread, ``(L_a, L_b)``.
 
-    As many degrees of freedom as make the spreads of the blocks, ``(blocks, L_a, L_b)``, vary as they do
-    (Satterthwaite), and no more than blocks, in Student's distribution, by the expansion of its quantile.
+    A quantile of Student's distribution, by its expansion, with as many degrees of freedom as make the spreads of the
+    blocks, ``(blocks, L_a, L_b)``, vary as they do (Satterthwaite), and no more than there are blocks.
     """
     count, z = len(spread), _SURE
     if count < 2:
@@ -207,7 +207,7 @@ def _quantiles(spread: Tensor) -> Tensor:
 
 
 INTERRUPTED = "Interrupted: pairs of layers that were not reached have no score."
-_GRAMS = 4  # of the memory, for the Gram matrices of each network
+_GRAMS = 4  # parts of the memory, one for the Gram matrices of each network
 
 
 def has_estimator(measure: Measure[Any]) -> bool:
@@ -218,7 +218,7 @@ def has_estimator(measure: Measure[Any]) -> bool:
 def score_all(
     measures: Sequence[Measure[Any]], a: Network, b: Network, how: How, what: str = "Comparing layers"
 ) -> dict[str, Estimates]:
-    """Scores of all measures for all pairs of layers of two networks; Control-C leaves what has been scored."""
+    """Scores of all measures for all pairs of layers of two networks; Control-C leaves what has been scored so far."""
     size, draws = (len(a.layers), len(b.layers)), how.draws
     shuffles, halves, folds = (len(draws.permutations), len(draws.halves), len(draws.folds)) if draws else (0, 0, 0)
     crosses = [m for m in measures if isinstance(m, Procrustes)]
@@ -246,7 +246,7 @@ def score_all(
 def check_memory(
     measures: Sequence[Measure[Any]], a: Sequence[Point], b: Sequence[Point], examples: int, memory: int
 ) -> None:
-    """Refuse what would be refused after the networks ran: all that decides is known before."""
+    """Refuse early what would be refused after the networks ran: all that decides it is known before."""
     wide = any(p.dtype == torch.float64 for p in (*a, *b))
     for m in measures:
         if isinstance(m, Procrustes):
@@ -277,14 +277,14 @@ def _by_tiles(measure: CKA, a: Network, b: Network, how: How, found: Estimates) 
 
 
 def _forget(layers: Sequence[Layer], but: set[int]) -> None:
-    """Free the Gram matrices of layers that are no more needed."""
+    """Free the Gram matrices of layers that are no longer needed."""
     for layer in layers:
         if isinstance(layer, WholeLayer) and id(layer) not in but:
             layer.grams.clear()
 
 
 def _one_by_one(measure: Measure[Any], a: Network, b: Network, how: How, found: Estimates) -> Iterator[None]:
-    """Score with a measure of any kind: what a side alone determines is computed once for layers that fit in memory."""
+    """Score with any kind of measure; what depends on one side alone is computed once for layers that fit in memory."""
     assert how.draws is not None
     sizes = [
         [12 * side.examples**2 if measure.pairwise else x.stored.nbytes // 4 for x in side.layers]  # type: ignore[attr-defined]
@@ -295,7 +295,7 @@ def _one_by_one(measure: Measure[Any], a: Network, b: Network, how: How, found: 
         cells: dict[tuple[int, int], list[Any]] = {}
         for i, j in product([i for i in rows if i in a.living], [j for j in columns if j in b.living]):
             both = a.layers[i], b.layers[j]
-            # measures of pairs of examples have summed over space
+            # measures over pairs of examples have already summed over space
             space = None if measure.pairwise else common_space(both[0].space, both[1].space)
             with _noted(f"{measure.name} has no score for", both, found.notes):
                 for one in both:
@@ -326,7 +326,7 @@ def _one_by_one(measure: Measure[Any], a: Network, b: Network, how: How, found: 
 
 @contextmanager
 def _noted(what: str, pair: Sequence[Layer], notes: list[str]) -> Iterator[None]:
-    """A note about a pair of layers instead of a refusal."""
+    """Turn a refusal into a note about a pair of layers."""
     try:
         yield
     except ValueError as error:

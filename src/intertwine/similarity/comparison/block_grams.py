@@ -1,4 +1,4 @@
-"""Gram matrices of a block of examples by several kernels at once, from one product of channels."""
+"""Gram matrices of a block of examples for several kernels at once, from one product of channels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from .._linalg import multiplies_half
 from ..hsic import center_gram
 from ..measures.kernels import add_product, linear_gram, mirror, row_tiles
 
-_CHUNK = 1 << 20  # entries of the features or products of some channels, so that they stay in the cache
-_STILL = 1e-4  # of the mean square, a variance by which a channel might be constant
+_CHUNK = 1 << 20  # entries of features or products of some channels at a time, so that they stay in the cache
+_STILL = 1e-4  # share of the mean square: a variance below it may be that of a constant channel
 _SEEN = 8  # examples
 _STRONGEST = 4  # examples of a block, for each channel, whose shares of its squares are kept
-_STRIP = 16  # rows of a Gram matrix, at the fewest, that are kept at a time
-_OFFSET = 16  # squared means over variances from which on features are centred before their products
-_PATTERN = 0.5  # of a channel's squares, what all examples share, from which on products are about means by position
+_STRIP = 16  # fewest rows of a Gram matrix that are kept at a time
+_OFFSET = 16  # ratio of squared means to variances from which on features are centred before their products
+_PATTERN = 0.5  # share of a channel's squares common to all examples, beyond which products are about means by position
 _EPS, _HALF = 1e-6, 2.0**-8  # what rounding leaves of differences, of a kernel in float32 and in bfloat16
 ESTIMATED = ("linear", "max", "channel_normalized", "gates")
 """Kernels whose Gram matrices follow from a block of examples and the moments of channels."""
@@ -32,11 +32,11 @@ class ChannelSums(ChannelMoments):
     def __init__(self) -> None:
         super().__init__()
         self._about = torch.empty(0)
-        self.offset: bool | None = None  # whether means are large beside the spread, by the first batch
-        self.shared = False  # whether much of a channel's spread over space is the same in all examples, by that batch
+        self.offset: bool | None = None  # whether means are large compared with the spread, by the first batch
+        self.shared = False  # whether much of a channel's spread over space is common to all examples, by that batch
 
     def extend(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Take a batch ``(N, C, *S)`` in; return values within its extremes, ``(C,)`` each, that differ if these do."""
+        """Include a batch ``(N, C, *S)``; return values within its extremes, ``(C,)`` each, that differ if these do."""
         flat = positions_last(x)
         if not self.count:
             self._about = flat[0].mean(1)
@@ -59,7 +59,7 @@ class ChannelSums(ChannelMoments):
         return self._extremes(flat, rows / count, squares / count)
 
     def _extremes(self, flat: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Of all values where some channel might be constant, else of a few examples widened by the spread."""
+        """Extremes of all values if some channel might be constant, else of a few examples, widened by the spread."""
         variance = square - mean.square()
         size = square + double(self._about).square()
         every = flat.device.type != "cpu" or bool((variance <= _STILL * size).any())
@@ -88,16 +88,16 @@ def _energy(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Held:
-    """Products of centred channels of a block, in bfloat16, until the means and norms over all examples are known."""
+    """Products of a block's centred channels, in bfloat16, until the means and norms over all examples are known."""
 
     products: tuple[Tensor, ...]  # ``(C, rows, columns)`` of strips of the lower triangle
     rows: Tensor  # sums over space about the mean so far, ``(C, n)``
-    along: Tensor  # products with what all examples share, which is not in ``products``, and half of its square
+    along: Tensor  # products with what all examples share, which ``products`` leave out, and half of its square
     mean: Tensor  # ``(C,)``
     width: int
 
     def grams(self, names: Sequence[str], sums: ChannelSums) -> tuple[dict[str, Tensor], Tensor]:
-        """U-centred Gram matrices with the means and norms of ``sums``; the largest shares of channels, ``(C, k)``."""
+        """U-centred Gram matrices by the means and norms of ``sums``; the largest shares of channels, ``(C, k)``."""
         weight = sums.weight.to(self.rows)[:, None, None]
         shift = (sums.mean - double(self.mean)).to(self.rows)[:, None]
         moved = weight * (self.along + shift * (self.width / 2 * shift - self.rows))[:, :, None]
@@ -116,10 +116,10 @@ class Held:
 
 
 def unseen_products(shares: Sequence[Tensor]) -> float:
-    """What pairs of examples of different blocks may add to the sum of fourth powers of a Gram matrix of channels.
+    """Bound on what pairs from different blocks may add to the sum of fourth powers of a Gram matrix of channels.
 
-    By Cauchy and Schwarz a channel gives two examples at most the root of the product of their ``shares`` of its
-    squares, ``(C, k)`` for each block, largest first. Only channels that are on in a few examples count.
+    By the Cauchy-Schwarz inequality, a channel gives two examples at most the root of the product of their ``shares``
+    of its squares, ``(C, k)`` for each block, largest first. Only channels that are on in a few examples count.
     """
     if not shares:
         return 0.0
@@ -151,10 +151,10 @@ def _product(x: Tensor) -> Tensor:
 
 
 def _told_apart(gram: Tensor, x: Tensor) -> Tensor:
-    """A Gram matrix that U-centring turns into that of the features, zeros where only rounding tells them apart.
+    """A Gram matrix that U-centring turns into the features' own; zeros where only rounding tells examples apart.
 
-    It is taken about means where these are large: rounding would lose what tells examples apart. Centring takes a tenth
-    of the time.
+    It is taken about means if these are large, since rounding would lose what tells examples apart. Centring takes a
+    tenth of the time.
     """
     spread = double(gram.diagonal()).sum() - double(gram).mean(0).sum()
     if x.device.type == "cpu" and spread > double(gram.diagonal()).sum() / _OFFSET:  # false for NaN
@@ -165,15 +165,15 @@ def _told_apart(gram: Tensor, x: Tensor) -> Tensor:
 
 
 def _strips(n: int, count: int) -> list[slice]:
-    """Rows whose beginnings hold the lower triangle, in up to so many strips: four are five eighths of the square."""
+    """Rows whose initial parts hold the lower triangle, in up to so many strips: four take 5/8 of the square."""
     return [*row_tiles(n, max(_STRIP, -(-n // count)))]
 
 
 def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
     """Products of one channel at a time, about its mean so far, and their sum, which is the linear kernel.
 
-    Processors that multiply bfloat16 do it twice as fast as float32. Values are rounded about a mean that is rounded as
-    well: zeros must not all be off to one side. What all examples share at a position is taken out where it is much.
+    Processors that multiply bfloat16 do so twice as fast as float32. Values are rounded about a mean that is itself
+    rounded, so that zeros are not all off to one side. What all examples share at a position is subtracted if large.
     """
     x = positions_last(x)
     n, channels, width = x.shape
@@ -202,7 +202,7 @@ def _by_channel(x: Tensor, sums: ChannelSums) -> tuple[Held, Tensor]:
 
 
 def u_centred(gram: Tensor, rounding: float) -> Tensor:
-    """The matrix with rows that sum to zero off the diagonal, in float64; zeros where that is rounding, of a share."""
+    """The matrix with off-diagonal rows that sum to zero, in float64; zeros if only a rounding share is left."""
     gram = double(gram)
     if len(gram) < 4:
         return torch.zeros_like(gram)

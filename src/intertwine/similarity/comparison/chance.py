@@ -6,11 +6,11 @@ from math import perm
 import torch
 from torch import Tensor
 
-_UPPER = 1.6448536269514722  # standard deviations of a normal value that is exceeded once in 20 times
-_NORMAL = 1e-3  # skewness below which the tail is a normal one's
+_UPPER = 1.6448536269514722  # standard deviations that a normal variable exceeds once in 20 times
+_NORMAL = 1e-3  # skewness below which the tail counts as normal
 _SQUARE = 0.5**0.5
-# How three edges of a graph may meet: how many labelled ways, how many vertices, and the sum over distinct vertices of
-# the product of three entries in terms of a = sum K_ij^3 and b = tr K^3, since the rows of K sum to zero.
+# How three edges of a graph may meet: number of labelled ways, number of vertices, and the sum over distinct vertices
+# of the product of three entries in terms of a = sum K_ij^3 and b = tr K^3, since the rows of K sum to zero.
 _MEETINGS = (
     (4, 2, (1, 0)),  # one edge three times
     (8, 3, (0, 1)),  # a triangle
@@ -25,13 +25,13 @@ _MEETINGS = (
 
 @dataclass(frozen=True)
 class Chance:
-    """The distribution of scores over permutations, of mean 0, by its standard deviation and skewness."""
+    """Distribution of scores over permutations: of mean 0, given by its standard deviation and skewness."""
 
     deviation: Tensor
     skewness: Tensor
 
     def p_value(self, scores: Tensor) -> Tensor:
-        """Share of permutations that score at least as high, by the tail of a Pearson III variable; never 0."""
+        """Share of permutations that score at least as high, from the tail of a Pearson III variable; never 0."""
         z, (flat, sign, shape) = scores / self.deviation, self._gamma()
         upper = torch.special.gammaincc(shape, (shape + shape.sqrt() * z * sign).clamp(min=0))
         curved = torch.where(sign > 0, upper, 1 - upper)
@@ -46,7 +46,7 @@ class Chance:
         return self.deviation * torch.where(flat, _UPPER, (found - shape) / shape.sqrt() * sign)
 
     def _gamma(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Where there is hardly any skewness, its sign, and the shape of the gamma variable that has it elsewhere."""
+        """Whether skewness is negligible, its sign, and elsewhere the shape of the gamma variable that has it."""
         skewness = self.skewness.clamp(-20, 20)
         flat = skewness.abs() < _NORMAL
         safe = torch.where(flat, 1.0, skewness)
@@ -56,8 +56,8 @@ class Chance:
 def spread_factor(n: int) -> float:
     """Variance of ``<K, P L P^T>`` over all permutations, in units of ``|K|^2 |L|^2``: ``2 / (n (n - 3))``.
 
-    For symmetric ``K`` and ``L`` with zero diagonals and rows that sum to zero (U-centred), whatever their entries: of
-    the pairs of entries that a permutation may bring together, those with one or no index in common follow from those
+    For symmetric ``K`` and ``L`` with zero diagonals and rows that sum to zero (U-centred), whatever their entries. Of
+    the pairs of entries that a permutation may bring together, those with one index or none in common follow from those
     with both (Mantel's variance; Kazi-Aoual, Hitier, Sabatier, Lebreton, "Refined approximations to permutation tests
     for multivariate inference", 1995). The mean is 0. Needs ``n >= 4``.
     """

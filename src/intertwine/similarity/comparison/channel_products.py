@@ -1,4 +1,4 @@
-"""Products of the channels of layers beside each other, by folds of examples and parts of the positions."""
+"""Products of the channels of several layers at once, by folds of examples and parts of the positions."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -12,21 +12,21 @@ from .._linalg import multiplies_half
 from .estimates import How, folds_of
 from .layers import Layer
 
-WIDE = 384  # channels from which on products are rounded to 16 bits, and best maps are dear
-_PARTS = 4  # of the positions, whose differences tell the error of their sampling
-_TABLE = 48 << 20  # numbers of the products of all folds and parts at a time: 192 MB
+WIDE = 384  # channels from which on products are rounded to 16 bits, and best maps are expensive
+_PARTS = 4  # parts of the positions, whose differences give the error of sampling them
+_TABLE = 48 << 20  # numbers in the products of all folds and parts at a time: 192 MB
 _FOLDS = 20
-_ROWS = 1024  # of 16 bits in one product
-_ROWS_EACH = 4  # rows a channel: with fewer, what rounding adds to many small singular values is much of a trace
-_NUMBERS = 1 << 22  # of a side that are upcast to float64 at a time
+_ROWS = 1024  # rows of 16 bits in one product
+_ROWS_EACH = 4  # rows per channel: with fewer, what rounding adds to small singular values is much of a trace
+_NUMBERS = 1 << 22  # numbers of a side that are upcast to float64 at a time
 
 
 class Stack:
-    """Rows of some layers of as many channels at one size, their channels beside each other, about their means.
+    """Rows of some layers of equal width at one size, their channels side by side, about their means.
 
-    Each layer is multiplied by the power of 2 that brings its largest value near 1. Many centred channels of many rows
-    are rounded to 16 bits where the processor multiplies them: 0.2 % of each number, at random, is in the error of a
-    score.
+    Each layer is multiplied by the power of 2 that brings its largest value near 1. Many centred channels with many
+    rows are rounded to 16 bits where the processor multiplies those: the error of a score includes this random 0.2 % of
+    each number.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Stack:
         self._rows = [layer.rows(space) for layer in layers]
         self.positions = min(parts[0].shape[1] for parts in self._rows)
         self._silent = torch.cat([layer.constant if center else layer.dead for layer in layers])
-        self.living = ~self._silent.cpu().view(self.shape)  # by all examples and positions, ``(L, C)``
+        self.living = ~self._silent.cpu().view(self.shape)  # living channels, by all examples and positions, ``(L, C)``
         tops = [float(torch.stack([part.abs().max() for part in parts]).max()) or 1.0 for parts in self._rows]
         exponents = torch.tensor(tops, dtype=torch.float64).log2().round().int()
         self.scales = torch.ldexp(torch.ones(len(tops), dtype=torch.float64), -exponents)
@@ -49,13 +49,13 @@ class Stack:
             mean = torch.as_tensor(total) / sum(part.shape[0] * part.shape[1] for part in parts)
             self._means.append(mean if center else torch.zeros_like(mean))
             offsets.append(mean * scale - self._means[-1] * scale)
-        self.offset = torch.where(self._silent.to(mean.device), 0.0, torch.cat(offsets))  # means that rows still have
+        self.offset = torch.where(self._silent.to(mean.device), 0.0, torch.cat(offsets))  # means still in the rows
         self.squares: dict[tuple[int, ...], Tensor] = {}  # of the channels, by fold and part, for tables of a kind
         self.device, self.dtype = (getattr(self._rows[0][0], of) for of in ("device", "dtype"))
         rows = self.positions * sum(part.shape[0] for part in self._rows[0])
         wide = len(self.offset) >= WIDE and rows >= _ROWS_EACH * self.shape[1]
         self.narrow = center and not exact and wide and multiplies_half(self.device)
-        # Blocks that several tables read; those of layers beside each other are small to round, and many to keep.
+        # Blocks that several tables read; blocks of several layers are cheap to round and too many to keep.
         self._keeps, self._kept = keeps or (self.narrow and len(layers) == 1), dict[int, Tensor]()
 
     def block(self, b: int) -> Tensor:
@@ -80,8 +80,8 @@ class Stack:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the products of channels of two sides."""
-    if left.dtype == torch.bfloat16:  # and so are products: many of them, so that what is lost averages out
+    """Add the products of the channels of two sides."""
+    if left.dtype == torch.bfloat16:  # products are rounded too, but there are many, so errors average out
         for u, v in zip(left.split(_ROWS), right.split(_ROWS)):
             total += u.mT @ v
     elif left.dtype == total.dtype:
@@ -107,7 +107,7 @@ class Table:
         self.block_of = torch.tensor([b for b, some in enumerate(folds) for _ in some])
         self._wide, self._device = torch.float64 if self._exact else x.dtype, x.device
         shape = len(self.block_of), self.parts, c, d
-        if shape not in room:  # new memory costs more than what is written to it
+        if shape not in room:  # allocating memory costs more than writing to it
             room.clear()
             room[shape] = torch.empty(shape, dtype=self._wide, device=self._device)
         self.cross = room[shape].zero_()
@@ -125,7 +125,7 @@ class Table:
             for fold in some:
                 self._add_fold(at, left[fold], right[fold], {side: squares[at] for side, squares in new.items()})
                 at += 1
-            if count and not x.centred:  # so that large means take no digits
+            if count and not x.centred:  # so that large means cost no digits
                 left, right = (z - side.offset.to(z) for z, side in ((left, x), (right, y)))
             for s in range(count):
                 order = drawn[s] if self._exact else torch.randperm(len(left), generator=generator)
@@ -133,14 +133,14 @@ class Table:
         shuffled = shuffled if self.rounded else shuffled.double()
         shuffled += self.rows * torch.outer(x.offset, y.offset.to(x.offset.device))
         self.cross, self.shuffled = self.cross.cpu(), self._apart(shuffled.cpu())
-        for side, squares in new.items():  # when they are whole: other threads read them
+        for side, squares in new.items():  # only when complete: other threads read them
             side.squares[kind] = squares
         self.squares = [side.squares[kind].cpu().unflatten(2, side.shape) for side in (x, y)]  # (F, H, L, C)
         self.total = self._sum(torch.ones(self.cross.shape[:2]))
         self._halves: dict[tuple[str, int], Tensor] = {}
 
     def _add_fold(self, at: int, left: Tensor, right: Tensor, squares: dict[Stack, Tensor]) -> None:
-        """Products of a fold, and squares of the channels of sides where they are not known, by part."""
+        """Add the products of a fold and, where not known yet, the squares of a side's channels, by part."""
         height = max(1, _NUMBERS // (self._each * max(left.shape[2], right.shape[2]))) if self._exact else len(left)
         for start, h in product(range(0, len(left), height), range(self.parts)):
             u, v = (side[start : start + height, h :: self.parts].flatten(0, 1) for side in (left, right))
@@ -152,24 +152,24 @@ class Table:
                 )
 
     def _apart(self, cross: Tensor) -> Tensor:
-        """Products ``(..., L_a C, L_b C')`` of all pairs of layers, ``(..., L_a L_b, C, C')``."""
+        """Products ``(..., L_a C, L_b C')`` as those of all pairs of layers, ``(..., L_a L_b, C, C')``."""
         return cross.unflatten(-1, self.y.shape).unflatten(-3, self.x.shape).transpose(-2, -3).flatten(-4, -3)
 
     def gained(self, pairs: Tensor, maps: Tensor) -> Tensor:
-        """What each fold and part gives to maps ``(k, C, C')`` of some pairs of layers: ``(F, H, k)``."""
+        """Gain of each fold and part under maps ``(k, C, C')`` of some pairs of layers: ``(F, H, k)``."""
         (c, d), maps = (side.shape[1] for side in (self.x, self.y)), maps.to(self.cross.dtype)
         corners = ((k // self.y.shape[0] * c, k % self.y.shape[0] * d) for k in pairs.tolist())
         cells = (self.cross[:, :, i : i + c, j : j + d] for i, j in corners)
         return torch.stack([torch.tensordot(cell, one, 2) for cell, one in zip(cells, maps)], 2).double()
 
     def _sum(self, weights: Tensor) -> Tensor:
-        """Products over folds and parts by their weights ``(F, H)``."""
+        """Sum of the products over folds and parts, with weights ``(F, H)``."""
         every = self.cross.flatten(0, 1).flatten(1)  # read in place: halves would be large copies
         total = (weights.to(every).view(1, -1) @ every).view(self.cross.shape[2:])
         return self._apart(total if self.rounded else total.double())
 
     def half(self, of: str, which: int) -> Tensor:
-        """Products over every other fold, or over every other part of the positions."""
+        """Sum of the products over every other fold, or over every other part of the positions."""
         if (of, which) not in self._halves:
             chosen = torch.zeros(self.cross.shape[:2])
             (chosen.T if of == "parts" else chosen)[which::2] = 1

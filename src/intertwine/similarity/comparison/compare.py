@@ -1,4 +1,4 @@
-"""Two networks, layer by layer: every pair of layers, with chance levels and confidence intervals."""
+"""Comparison of two networks, layer by layer: every pair of layers, with chance levels and confidence intervals."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,14 +34,14 @@ from .result import Comparison
 from .untrained import CUT_SHORT, Fresh, architecture, known_by, untrained_pairs
 
 READING = Reading()
-SHARE = 4  # of the memory, for the features of a network, for inputs that are mixed, and for what untrained ones read
-_FEW, _SMALL = 256, 1 << 24  # examples, and numbers of all layers, up to which exact scores cost little
-_BRIEF = 256, 32, 2048  # examples that untrained networks see at least, or fewer, where they have so many rows
+SHARE = 4  # parts of the memory: one each for a network's features, mixed inputs, and what untrained networks read
+_FEW, _SMALL = 256, 1 << 24  # examples, and numbers in all layers, up to which exact scores cost little
+_BRIEF = 256, 32, 2048  # untrained networks see at least 256 examples, or as few as 32 if these give 2048 rows
 Points = Sequence[Sequence[Point]]  # of the layers of each network
 UNTRAINED: dict[str, tuple[dict[str, Tensor], int]] = {}
-"""Scores of untrained networks that are known in this process, and of how many: by architectures and data alone."""
+"""Scores of untrained networks known in this process, and how many networks: by architectures and data alone."""
 ACTING: dict[str, tuple[tuple[str, ...], str]] = {}
-"""Groups that move the layers of networks, which are known in this process: by architecture and example."""
+"""Groups that move the layers of networks, known in this process: by architecture and example."""
 
 
 @of_networks("a", "b")
@@ -60,42 +60,42 @@ def compare(
 ) -> Comparison:
     """Compare every layer of one network with every layer of another on the same examples.
 
-    The loader is read once, its examples are mixed, and each batch goes to both networks. Of the features, statistics
-    are kept: Gram matrices of blocks of examples, and channels at sampled positions, from which all scores follow with
-    an ``error``, within which the exact score lies 19 times of 20, an interval over examples, and a chance level: about
-    128 numbers per example and layer, and 16 positions of its channels. Untrained networks run on a quarter of the
-    examples, and their scores are kept for later comparisons of the same architectures on the same data. With
-    ``exact=True`` all features are kept, in memory or in temporary files, and all pairs of examples and positions
-    count; so it is by default where data and networks are small, or a measure has no estimator. With ``F`` numbers per
-    example in all layers, a CKA then takes ``N^2 F``, and Procrustes a pass over all pairs for each shuffle.
+    The loader is read once, its examples are mixed, and each batch goes to both networks. Only statistics of the
+    features are kept: Gram matrices of blocks of examples, and channels at sampled positions, about 128 numbers per
+    example and layer, and 16 positions of its channels. All scores follow from these, with an ``error`` within which
+    the exact score lies 19 times out of 20, an interval over examples, and a chance level. Untrained networks run on a
+    quarter of the examples; their scores are reused for the same architectures on the same data. With ``exact=True``
+    all features are kept, in memory or in temporary files, and all pairs of examples and positions count; this is the
+    default where data and networks are small, or a measure has no estimator. With ``F`` numbers per example in all
+    layers, a CKA then takes ``N^2 F``, and Procrustes a pass over all pairs for each shuffle.
 
     Measures that compare channels position by position (Procrustes) need feature maps of one size: the finer side is
-    averaged down to the coarser one, and to a vector where the other side has no space. CKA compares any two sizes as
-    they are, since its Gram matrices sum over space within each network.
+    averaged down to the coarser one, or to a vector if the other side has no space. CKA compares any two sizes as they
+    are, since its Gram matrices sum over space within each network.
 
     Args:
         a: Network A: any module, on any device.
         b: Network B.
         loader: Batches: tensors, tuples ``(inputs, labels, ...)`` or dicts of keyword arguments.
-        layers: Layer names or patterns, for both networks; ``name#k`` for the ``k``-th call of a module that runs more
-            than once. ``None`` takes what the nonlinearities return, whether they are modules or called as functions,
-            and the residual stream behind each of several equal blocks where no nonlinearity made it, as in
-            transformers; in a model without any, the leaf modules that do more than hand on their input.
+        layers: Layer names or patterns, for both networks; ``name#k`` is the ``k``-th call of a module that runs more
+            than once. ``None`` takes the outputs of nonlinearities, whether modules or called as functions, and the
+            residual stream behind each of several equal blocks where no nonlinearity made it, as in transformers; in a
+            model without nonlinearities, the leaf modules that do more than pass on their input.
         measures: Measures or their names (see :func:`intertwine.similarity.measure_names`). ``None`` takes orthogonal
             Procrustes, linear CKA, and the measures whose group is the networks' own at these layers: G_ReLU behind a
-            ReLU, permutations behind a GELU; all of centred channels, so that translations, which the next layer's bias
-            absorbs, change nothing.
-        layers_b: Layers of B where they differ.
-        resampling: Shuffles for chance levels, halves for intervals, networks with fresh weights, and the seed of all;
-            ``None`` for the scores alone.
-        exact: Whether all pairs of examples and all positions count; ``None`` where that is cheap or the only way.
+            ReLU, permutations behind a GELU. All take centred channels, so that translations, which the next layer's
+            bias absorbs, change nothing.
+        layers_b: Layers of B, if they differ.
+        resampling: Shuffles for chance levels, halves for intervals, networks with fresh weights, and the seed of all
+            of these; ``None`` for scores alone.
+        exact: Whether all pairs of examples and all positions count; ``None``: where that is cheap or the only way.
         reading: Which tensors and axes are features, how many examples are read, and in how much memory.
         progress: Whether to show progress.
 
     Raises:
-        TypeError: If ``resampling`` is something else.
-        ValueError: If an option is out of range, the loader is empty, fewer than 4 examples come, a layer is unknown or
-            never runs, features are not finite, or the memory does not suffice.
+        TypeError: If ``resampling`` is neither a ``Resampling`` nor ``None``.
+        ValueError: If an option is out of range, the loader is empty, there are fewer than 4 examples, a layer is
+            unknown or never runs, features are not finite, or memory does not suffice.
 
     Examples:
         >>> import torch
@@ -135,7 +135,7 @@ def compare(
     wanted = Wanted.of(chosen, points, count, options.seed)
 
     def read(models: Running, batches: Iterable[Any], examples: int | None, share: int) -> dict[str, Network]:
-        """Run networks over the data; features of one take up to one ``share``-th of the memory."""
+        """Run networks over the data; the features of one take up to one ``share``-th of the memory."""
         keepers = {
             name: Features(name, some, memory // share, count, device) if exactly else Collector(name, some, wanted)
             for name, (_, some) in models.items()
@@ -161,7 +161,7 @@ def compare(
     notes += [*unknown, *one.notes, *other.notes, *(x.silent for x in (*one.layers, *other.layers) if x.silent)]
     notes += [note for m in chosen for note in scored[m.name].notes]
     if untrained is None and any(note.startswith("Interrupted") for note in notes):
-        untrained = {}  # more work would be no answer to Control-C
+        untrained = {}  # Control-C asks for no more work
     elif untrained is None:
         untrained, said = _untrained_scores(chosen, read, how, fresh, groups, held, reading.max_examples)
         notes, networks = notes + said, len(fresh)
@@ -200,14 +200,14 @@ def check_options(resampling: Any, exact: Any, reading: Reading) -> None:
 
 
 def _fitting(points: Points, kinds: Sequence[tuple[str, ...]], unknown: Sequence[str]) -> list[Measure[Any]]:
-    """The measures whose groups are those of the layers; nothing is known to move those of a network that was read."""
+    """Measures whose groups are those of the layers; default measures if a network could not be read."""
     in_order = any([*map(of, points[0])] == [*map(of, points[1])] for of in (attrgetter("name"), channels_first_shape))
-    otherwise = DEFAULT if unknown else [m for m in DEFAULT if m in SPACES]  # a network that was not may have any group
+    otherwise = DEFAULT if unknown else [m for m in DEFAULT if m in SPACES]  # a network not read may have any group
     return chosen_measures(default_measures(joined(kinds[0], kinds[1], in_order), otherwise))
 
 
 def _described(side: str, network: Network, kinds: tuple[str, ...]) -> dict[str, Any]:
-    """What a comparison says of the layers of one network."""
+    """Fields of a comparison that describe the layers of one network."""
     keys = (f"{key}_{side}" for key in ("layers", "channels", "dead", "shapes"))
     known = zip(*((x.name, x.shape[0], int(x.dead.sum()), x.shape) for x in network.layers))
     return {**dict(zip(keys, known)), f"acting_{side}": kinds}
@@ -216,7 +216,7 @@ def _described(side: str, network: Network, kinds: tuple[str, ...]) -> dict[str,
 def settings_of(
     drawn: Resampling, exactly: bool, intervals: bool, measures: Sequence[Measure[Any]], block: int, pairs: int
 ) -> dict[str, Any]:
-    """What a comparison says of how it judged."""
+    """Settings of a comparison: how it judged its scores."""
     kinds = sorted({m.estimator for m in measures if isinstance(m, CKA)})
     over = "all pairs of examples" if exactly else f"all pairs within blocks of {block} examples"
     found = {
@@ -230,7 +230,7 @@ def settings_of(
 
 
 def _holding(stream: Iterable[Any], held: list[Any], most: int, room: int) -> Iterator[Any]:
-    """All batches, of which the beginning is held for later: so many examples, in so many bytes."""
+    """All batches; the first ones are also held for later, up to so many examples and so many bytes."""
     for batch in stream:
         some = batching.head(batch, most) if batching.size(batch) > most > 0 else batch
         room -= sum(x.nbytes for x in tensors_in(some))
@@ -241,7 +241,7 @@ def _holding(stream: Iterable[Any], held: list[Any], most: int, room: int) -> It
 
 
 def brief(points: Points, count: int) -> int:
-    """How many examples untrained networks see: a quarter, and enough for maps not to be fitted to noise."""
+    """Number of examples for untrained networks: a quarter, and enough that maps are not fitted to noise."""
     usual, least, rows = _BRIEF
     positions = min(prod(channels_first_shape(p)[1:]) for some in points for p in some)
     return max(count // 4, min(usual, max(least, rows // positions)))
@@ -251,7 +251,7 @@ def _untrained_scores(
     measures: Sequence[Measure[Any]], read: Callable[..., dict[str, Network]], how: How, fresh: Fresh,
     groups: Sequence[Sequence[str]], held: Sequence[Any], most: int | None,
 ) -> tuple[dict[str, Tensor], list[str]]:  # fmt: skip
-    """Scores of untrained networks, which live one at a time, and why there are none; judged by no more than needed."""
+    """Scores of untrained networks, which live one at a time, or why there are none; judged no more than needed."""
     found, count, exactly = dict[str, Network](), sum(map(batching.size, held)), how.draws is not None
     count = min(count, most or count)
     for name, (make, points, _) in fresh.items():
@@ -275,7 +275,7 @@ def _untrained_scores(
 
 
 def points_of(model: nn.Module, wanted: Any, reading: Reading, first: Any) -> list[Point]:
-    """The points where the layers of a network are read, with the channel axes that the caller gave."""
+    """Points where the layers of a network are read, with the channel axes that the caller gave."""
     given, found = reading.channel_dim, []
     with Tapped(model, wanted, outputs=reading.outputs) as tap:
         for point in tap.prepare(first):
@@ -290,7 +290,7 @@ def points_of(model: nn.Module, wanted: Any, reading: Reading, first: Any) -> li
 
 
 def _exactly(exact: bool | None, chosen: Sequence[Measure[Any]], points: Points, expected: int | None) -> bool:
-    """Whether all pairs of examples are scored: where it was asked for, costs little, or there is no other way."""
+    """Whether to score all pairs of examples: where asked for, where it costs little, or where it is the only way."""
     unknown = [m.name for m in chosen if not has_estimator(m)]
     if exact is False and unknown:
         raise ValueError(
@@ -303,7 +303,7 @@ def _exactly(exact: bool | None, chosen: Sequence[Measure[Any]], points: Points,
 
 
 def _unread(models: Sequence[nn.Module], points: Points, wanted: Sequence[Any], first: Any) -> list[str]:
-    """Say that a residual stream is not among the layers that were chosen."""
+    """Notes on residual streams that are not among the chosen layers."""
     if any(one is not None for one in wanted):
         return []
     unread = lambda model, some: not any(p.stream for p in some) and additions(model, first) > 1
@@ -316,19 +316,19 @@ def _unread(models: Sequence[nn.Module], points: Points, wanted: Sequence[Any], 
 
 
 def _kinds(models: Sequence[nn.Module], points: Points, first: Any) -> tuple[list[tuple[str, ...]], list[str]]:
-    """The groups that act on every layer of A and of B, by name, and where that is not known."""
+    """Groups that act on every layer of A and of B, by name, and notes on those that are not known."""
     found = []
     for model, some in zip(models, points):
         known = digest([repr((architecture(model), some)), *tensors_in(batching.example(first, 2))])
         if known not in ACTING:
             ACTING[known] = acting(model, list(some), first)
         found.append(ACTING[known])
-    notes = [f"What may move the features of {name} is not known: {why}" for name, (_, why) in zip("AB", found) if why]
+    notes = [f"The groups that act on {name}'s features are unknown: {why}" for name, (_, why) in zip("AB", found) if why]
     return [kinds for kinds, _ in found], notes
 
 
 def chosen_measures(measures: str | Measure[Any] | Sequence[str | Measure[Any]]) -> list[Measure[Any]]:
-    """Measures, each once, from names or measures."""
+    """Measures from names or measures, each once."""
     several = [measures] if isinstance(measures, str | Measure) else measures
     found = {m.name: m for m in map(find, several)}
     if not found:
@@ -337,9 +337,9 @@ def chosen_measures(measures: str | Measure[Any] | Sequence[str | Measure[Any]])
 
 
 def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
-    """Check that features tell gates where gates are compared."""
+    """Check that the signs of features are the networks' gates, where gates are compared."""
     names = [m.name for m in chosen if m.reads_gates]
-    own = (getattr(part, "makes_own_gates", True) for model in models for part in model.modules())  # iw.gates says so
+    own = (getattr(part, "makes_own_gates", True) for model in models for part in model.modules())  # set by iw.gates
     if names and not all(own):
         raise ValueError(
             f"{names[0]} must be given networks that make their own gates, which the signs of their features tell. Got "

@@ -1,7 +1,7 @@
-"""Scores of one measure for all pairs of layers, with what judges them, whichever way they were found.
+"""Scores of one measure for all pairs of layers, with what judges them, however they were found.
 
-Wide layers take most of a comparison's time by their shuffles and halves. Where there are many pairs of them of equal
-shapes, every third one has a shuffle of its own, and every third of these halves. They tell of the others: the spread
+Shuffles and halves of wide layers take most of a comparison's time. Where many pairs of them have equal shapes, every
+third pair has a shuffle of its own, and every third of these has halves. These pairs tell about the others: the spread
 of shuffles, and how much a best map gains from noise.
 """
 
@@ -19,15 +19,15 @@ from ..._zoo_intervals import student_t
 from ..base import Measure
 from ..inference import CONFIDENCE, Draws, best_p_values, by_cell, calibrate, excess, interval, p_value
 
-_ENOUGH = 9  # degrees of freedom from which pairs tell of each other
-_EVERY = 3  # one pair of so many tells of the others
-_LEAST = 1e-6  # of p-values: of chance so far out a fitted tail knows nothing
+_ENOUGH = 9  # degrees of freedom from which pairs can tell about each other
+_EVERY = 3  # one pair in so many tells about the others
+_LEAST = 1e-6  # smallest p-value: a fitted tail knows nothing of chance further out
 _STEP = 1e-6  # a smaller spread of scores is rounding
 
 
 @dataclass(frozen=True)
 class How:
-    """How scores are judged, and in how much memory: by ``draws`` where all examples and positions count."""
+    """How scores are judged, and in how much memory; with ``draws``, all examples and positions count."""
 
     draws: Draws | None = None
     shuffled: bool = True
@@ -35,7 +35,7 @@ class How:
     seed: int = 0
     memory: int = 1 << 40
     progress: bool | None = False
-    paired: bool = False  # whether wide layers are scored with their counterparts alone, by what takes a map
+    paired: bool = False  # whether measures that take a map score wide layers with their counterparts only
 
 
 class Estimates:
@@ -44,18 +44,18 @@ class Estimates:
     def __init__(self, rows: int, columns: int, shuffles: int = 0, halves: int = 0) -> None:
         unknown = lambda *more: torch.full((rows, columns, *more), torch.nan, dtype=torch.float64)
         self.scores = unknown()
-        self.error = unknown()  # within which the score of all pairs of examples and positions lies, 19 times of 20
+        self.error = unknown()  # bound for the score of all pairs of examples and positions, 19 times out of 20
         self.low, self.high = unknown(), unknown()  # ends of the intervals over examples
-        # of shuffled examples: mean and 95 % quantile of the scores, and the share that is at least as high
+        # for shuffled examples: mean and 95 % quantile of the scores, and the share that is at least as high
         self.chance, self.upper, self.p = unknown(), unknown(), unknown()
-        self.least_p = 0.0  # the lowest possible one
+        self.least_p = 0.0  # the lowest possible p-value
         self.floor = unknown()  # the lowest possible score where it is known
-        self.null = unknown(shuffles)  # single shuffles, the same for all pairs, where they were taken
+        self.null = unknown(shuffles)  # scores of single shuffles, the same for all pairs, where taken
         self.halves = unknown(halves)  # scores of halves of the examples, where they were taken
         self.notes: list[str] = []
 
     def judge(self, measure: Measure[Any], blocks: Sequence[int], folds: int) -> None:
-        """Fill in chance from single shuffles and intervals from halves, where there are any, of known scores."""
+        """Fill in chance from single shuffles, and intervals from halves, where there are any, for known scores."""
         if self.null.shape[2]:
             self.chance = self.null.nanmean(2)
             self.p = by_cell(p_value, self.scores, self.null)
@@ -70,7 +70,7 @@ class Estimates:
             known[unknown] = torch.nan
 
     def columns(self, measure: Measure[Any], shuffled: bool, intervals: bool, exact: bool) -> dict[str, Any]:
-        """Fields of a comparison; ``None`` for what was not asked."""
+        """Fields of a comparison; ``None`` for what was not asked for."""
         found: dict[str, Any] = dict.fromkeys(("low", "high", "chance", "null_p", "best_p", "calibrated"))
         found |= {"scores": self.scores, "error": None if exact else self.error}
         found["floor"] = None if self.floor.isnan().all() else self.floor
@@ -104,17 +104,17 @@ def folds_of(blocks: Sequence[int], wanted: int = 20) -> list[list[slice]]:
 
 @dataclass
 class Pairs:
-    """What is known of pairs of layers before the others are asked, ``(k,)`` each."""
+    """What is known of some pairs of layers before the others are consulted, ``(k,)`` each."""
 
     at: Tensor  # rows and columns, ``(2, k)``
-    score_of: Callable[[Tensor], Tensor]  # of traces
+    score_of: Callable[[Tensor], Tensor]  # from traces to scores
     centre: Tensor  # the traces
-    width: Tensor | None = None  # of half their intervals, where these are asked for
-    rough: Tensor | None = None  # sizes of the biases of the best maps, by the distance of two halves
-    bias: Tensor | None = None  # where best maps of the halves were searched
+    width: Tensor | None = None  # half-widths of their intervals, if these are asked for
+    rough: Tensor | None = None  # rough sizes of the biases of the best maps, from the distance of two halves
+    bias: Tensor | None = None  # the biases, where best maps of the halves were searched
 
     def write_intervals(self, found: Estimates, bias: Tensor, more: float = 0.0) -> None:
-        """The ends of the intervals over examples, wider by ``more``."""
+        """Write the ends of the intervals over examples, widened by ``more``."""
         assert self.width is not None
         middle, width, scores = self.centre - bias, self.width + more, found.scores[*self.at]
         found.low[*self.at] = torch.minimum(scores, self.score_of(middle - width))
@@ -122,18 +122,18 @@ class Pairs:
 
 
 def one_in(rows: int, columns: int) -> int:
-    """One pair of how many is to be asked, so that it tells of the others; 0 where every pair must tell of itself."""
+    """One pair in how many to ask, so that it tells about the others; 0 if every pair must tell about itself."""
     left = lambda every: rows * columns // every - (rows + columns - 1)
     return next((every for every in (_EVERY, 1) if left(every) >= _ENOUGH), 0)
 
 
 def is_asked(row: int, column: int, every: int) -> bool:
-    """Whether a pair is one in so many; no rows meet but some columns, or the levels of both would not be told."""
+    """Whether a pair is one in so many; rows share only some columns, so that the levels of both can be told apart."""
     return not every or (row + column + row // every * (column // every)) % every == 0
 
 
 def judge(found: Estimates, at: Tensor, deviation: Tensor, freedom: int) -> None:
-    """The 95 % quantile of chance, and the share of shuffles that score as high: Student's, by the spread of one."""
+    """Fill in the 95 % quantile of chance and the p-value, by Student's distribution with one shuffle's spread."""
     from scipy.special import stdtr
 
     mean = found.chance[*at]
@@ -143,11 +143,11 @@ def judge(found: Estimates, at: Tensor, deviation: Tensor, freedom: int) -> None
 
 
 def tell(several: Sequence[Pairs], found: Estimates) -> None:
-    """Fill in what pairs tell of one another.
+    """Fill in what pairs tell about one another.
 
-    The bias of a best map is in proportion to its rough size, by a factor that the pairs with halves tell. Chance is
-    what a pair's row and column let expect together (additively). A shuffle differs from that by chance, or because the
-    two do not add: both widen the spread of chance, with the degrees of freedom that are left.
+    The bias of a best map is proportional to its rough size, by a factor that the pairs with halves give. Chance is
+    what a pair's row and column together let one expect (additively). A shuffle differs from that by chance, or because
+    the two do not add: both widen the spread of chance, with the degrees of freedom that are left.
     """
     halved = [(p.rough, p.bias) for p in several if p.rough is not None and p.bias is not None]
     if halved:

@@ -1,4 +1,4 @@
-"""Keepers of what a pass reads of a network: statistics for its comparison with any other, or all features."""
+"""Keepers of what a pass reads from a network: statistics for its comparison with any other, or all features."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,19 +23,19 @@ from .block_grams import NORMALISED, ChannelSums, Held, block_grams, extremes, u
 from .estimates import parts_of
 from .layers import Layer, Network, channels_first_shape, check_shape, common_space, enough, pool, sampled
 
-BLOCK = 128  # examples whose pairs a kernel sees, where one example's features are few
-_HELD = 96 << 20  # bytes of products of channels of a network that wait for the moments of all batches
+BLOCK = 128  # examples among which a kernel sees all pairs, if one example's features are few
+_HELD = 96 << 20  # bytes of a network's products of channels that wait for the moments of all batches
 _TINY = 1e-8  # largest values below which, or above whose inverse, products would leave the range of float32
-_LARGE, _SMALL_BLOCK = 500_000, 64  # numbers of one example of a network from which on blocks are smaller
+_LARGE, _SMALL_BLOCK = 500_000, 64  # numbers per example of a network from which on blocks are smaller
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What statistics are to hold: for which kernels, at which spatial sizes, how many positions."""
+    """What statistics are to hold: for which kernels, at which spatial sizes, at how many positions."""
 
     kernels: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]  # of all layers of all networks; none where no measure needs rows of channels
-    examples: int  # that are expected
+    examples: int  # number expected
     block: int
     seed: int = 0
 
@@ -43,7 +43,7 @@ class Wanted:
     def of(
         cls, measures: Sequence[Measure[Any]], networks: Sequence[Sequence[Point]], examples: int | None, seed: int
     ) -> "Wanted":
-        """What some measures ask for of the layers of all networks together: the same of any number of equal ones."""
+        """What some measures need of all networks' layers together; any number of equal networks need the same."""
         shapes = [channels_first_shape(point) for points in networks for point in points]
         rows = any(isinstance(m, Procrustes) for m in measures)
         block = _SMALL_BLOCK if max(sum(p.size for p in points) for points in networks) > _LARGE else BLOCK
@@ -51,7 +51,7 @@ class Wanted:
         return cls(tuple(kernels), tuple(dict.fromkeys(shapes)) if rows else (), examples or 1000, block, seed)
 
     def counts(self, own: tuple[int, ...]) -> dict[tuple[int, ...], int]:
-        """The sizes at which a layer of its own size is compared, and how many positions of each are enough there."""
+        """Sizes at which a layer of size ``own`` is compared, and how many positions of each are enough there."""
         spaces = dict.fromkeys(common_space(own, shape[1:]) for shape in self.shapes)
         met = {
             space: [c for c, *other in self.shapes if common_space(tuple(other), space) == space] for space in spaces
@@ -60,28 +60,28 @@ class Wanted:
 
 
 class _Told(Layer):
-    """A layer of which statistics are taken, and what they still wait for."""
+    """A layer whose statistics are being taken, and what they still wait for."""
 
     def __init__(self, point: Point, side: str) -> None:
         super().__init__(point.name, side, channels_first_shape(point))
         self.point, self.sums = point, ChannelSums()
-        self.unit = 0.0  # by which kernels see features whose squares leave float32, 1 mostly; 0 before the first
+        self.unit = 0.0  # scale at which kernels see features whose squares leave float32, mostly 1; 0 before the first
         self.waiting: tuple[Tensor, ...] = ()  # features of a group, and those of it still to come
-        self.held: list[Held] = []  # until the moments of all examples are known
-        self.shares: list[Tensor] = []  # of the strongest examples of each channel, for each block
+        self.held: list[Held] = []  # held until the moments of all examples are known
+        self.shares: list[Tensor] = []  # shares of the strongest examples of each channel, for each block
 
 
 class Collector:
-    """Turns the features of one network into statistics while the network runs: nothing else is kept of them."""
+    """Turns the features of one network into statistics while the network runs; nothing else of them is kept."""
 
     def __init__(self, side: str, points: Sequence[Point], wanted: Wanted) -> None:
         self._wanted, self._layers = wanted, {p.name: _Told(p, side) for p in points}
-        self._moments = bool(set(NORMALISED) & set(wanted.kernels))  # whether those of the channels are asked for
-        self.coming = 0  # examples of the group; none where each batch is one
-        self._blocks: list[int] = []  # examples of those that count
+        self._moments = bool(set(NORMALISED) & set(wanted.kernels))  # whether the channels' moments are asked for
+        self.coming = 0  # examples of the group; 0 if each batch is a group
+        self._blocks: list[int] = []  # examples of each block that counts
 
     def keep(self, name: str, features: Tensor) -> Tensor:
-        """Take the statistics of a layer's features on one group of batches, with the last of them."""
+        """Take the statistics of a layer's features on one group of batches, when the last batch of it comes."""
         layer, w, nothing = self._layers[name], self._wanted, features.new_empty(0)
         check_shape(layer.point, features)
         if len(features) < self.coming:
@@ -123,7 +123,7 @@ class Collector:
             self._release()
 
     def _release(self) -> None:
-        """Turn what is held into Gram matrices by the moments of all batches so far."""
+        """Turn what is held into Gram matrices, with the moments of all batches so far."""
         for layer in self._layers.values():
             for held in layer.held:
                 grams, shares = held.grams(self._wanted.kernels, layer.sums)
@@ -132,12 +132,12 @@ class Collector:
             layer.held.clear()
 
     def finished(self) -> Network:
-        """The statistics of all layers, their extremes in float64 on the CPU: the only copies to the host."""
+        """Statistics of all layers, with extremes in float64 on the CPU: the only copies to the host."""
         self._release()
         for layer in self._layers.values():
             layer.low, layer.high = double(layer.low).cpu(), double(layer.high).cpu()
             for every in (*layer.grams.values(), *layer.sampled.values()):
-                del every[len(self._blocks) :]  # of a group on which not all networks ran
+                del every[len(self._blocks) :]  # drop a group on which not all networks ran
             layer.unseen = unseen_products(layer.shares[: len(self._blocks)])
         return Network(list(self._layers.values()), self._blocks)
 
@@ -160,7 +160,7 @@ def to_tensors(network: Network) -> dict[str, Tensor]:
 
 
 def read_layer(path: Path, name: str, side: str) -> Network:
-    """The statistics of one layer from a file, the others unread."""
+    """Statistics of one layer from a file, without reading the others."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
@@ -175,15 +175,15 @@ def read_layer(path: Path, name: str, side: str) -> Network:
 
 
 class WholeLayer(Layer):
-    """One layer of which all features are kept; its examples are one block."""
+    """One layer of which all features are kept; all its examples are one block."""
 
     def __init__(self, point: Point, side: str, device: torch.device | None) -> None:
         super().__init__(point.name, side, channels_first_shape(point))
         self._point, self._device = point, device
-        self.stored = torch.empty(0)  # ``(N, *shape)`` on the CPU, not to be changed
+        self.stored = torch.empty(0)  # ``(N, *shape)`` on the CPU, read only
 
     def features(self, space: tuple[int, ...] | None = None) -> Tensor:
-        """Features ``(N, C, *S)`` on the device of the work, at a spatial size of their own or another."""
+        """Features ``(N, C, *S)`` on the device of the work, at their own spatial size or another."""
         x = self.stored.to(self._device).movedim(self._point.channel_dim, 1)
         return x if space is None else pool(x, space)
 
@@ -211,9 +211,9 @@ class WholeLayer(Layer):
 class Features:
     """Features of some layers, appended batch by batch, then each read as one tensor.
 
-    They live in memory while they fit the budget, and in temporary files without names, which end with the process,
-    where they do not: the numbers are the same. Features of 16 or 8 bits are kept in float32. A disk in the ``folder``,
-    or else the system's place, that is too small for the ``examples`` expected is refused before the work.
+    They live in memory while they fit the budget, and otherwise in temporary files without names, which end with the
+    process; the numbers are the same. Features of 16 or 8 bits are kept in float32. If the disk of the ``folder``, by
+    default the system's temporary one, is too small for the ``examples`` expected, it is refused before the work.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class Features:
         return any(file.name is not None for file in self._files.values())
 
     def keep(self, name: str, features: Tensor) -> Tensor:
-        """Append a copy of a batch of a layer's features; returns an empty tensor, since nothing is left to keep."""
+        """Append a copy of a batch of a layer's features; return an empty tensor, since nothing is left to keep."""
         point = self._points[name]
         check_shape(point, features)
         if features.dtype.itemsize < 2:  # float8 has no arithmetic

@@ -1,8 +1,8 @@
-"""Layers of networks as comparisons see them, at which sizes and positions, and the pass over the data.
+"""Layers of networks as comparisons see them, the sizes and positions compared, and the pass over the data.
 
-In it keepers keep what they need of them. A keeper takes a layer's features on a batch (``keep``, as of
-:class:`Tapped`), of a group of so many examples (``coming``), counts the group when all networks have run on it
-(``commit``), and gives what it kept of those that count (``finished``).
+During the pass, keepers keep what they need of the layers. A keeper takes a layer's features on a batch (``keep``, as
+of :class:`Tapped`) that belongs to a group of so many examples (``coming``), counts the group when all networks have
+run on it (``commit``), and returns what it kept of the groups that count (``finished``).
 """
 
 import sys
@@ -28,10 +28,10 @@ from ...features import batches as batching
 from .._features import is_constant
 from ..measures.cka import CKA
 
-_POSITIONS = 16  # positions of each example, where there are as many
+_POSITIONS = 16  # positions of each example, if it has as many
 _ROWS = 16_384  # rows, examples times positions, below which all positions are taken
-_PER_CHANNEL = 64  # rows for each channel, so that products of channels are not noise
-_FINER = 16  # times the number of positions are tried
+_PER_CHANNEL = 64  # rows per channel, so that products of channels are not noise
+_FINER = 16  # times as many positions are tried
 _PRODUCT = 2048  # positions up to which one product reads all sizes
 _POOLS: dict[int, Callable[..., Any]] = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 
@@ -40,7 +40,7 @@ def common_space(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """The spatial size at which features of sizes ``a`` and ``b`` are compared.
 
     The paper compares layers of equal size only (v2 D.7.1, v1 D.3.1). Here the finer side is averaged down to the
-    coarser one, axis by axis. Tokens and a map of as many positions are matched in row-major order; else space is
+    coarser one, axis by axis. Tokens and a map of as many positions are matched in row-major order; otherwise space is
     averaged away.
     """
     if len(a) == len(b) and len(a) in {0, *_POOLS}:
@@ -62,7 +62,7 @@ def pool(x: Tensor, space: tuple[int, ...]) -> Tensor:
 
 
 def pooling_note(measure: str, a: Sequence[Any], b: Sequence[Any]) -> list[str]:
-    """The sizes of layers that were averaged to which for a measure, in words; nothing where all are equal."""
+    """Note on which sizes of layers a measure averaged to which size; empty where all are equal."""
     sizes = dict.fromkeys((x.space, y.space) for x in a for y in b if x.space != y.space)
     words = lambda space: "x".join(map(str, space)) or "no map"
     pairs = {" with ".join(sorted((words(s), words(t)))): common_space(s, t) for s, t in sizes}
@@ -72,17 +72,17 @@ def pooling_note(measure: str, a: Sequence[Any], b: Sequence[Any]) -> list[str]:
 
 
 def enough(space: Sequence[int], examples: int, channels: int) -> int:
-    """How many positions of a map are sampled."""
+    """Number of positions of a map to sample."""
     rows = max(_ROWS, _PER_CHANNEL * channels)
     return min(prod(space), max(_POSITIONS, -(-rows // max(1, examples))))
 
 
 @lru_cache(maxsize=4096)
 def ordering(space: tuple[int, ...], seed: int) -> Tensor:
-    """All positions of a map, row-major, in an order whose every beginning is spread evenly: ``(P,)``.
+    """All positions of a map, as row-major indices ``(P,)``, ordered so that every initial part is spread evenly.
 
     A shifted additive sequence with the generalised golden ratios as steps (Roberts 2018), each position at its first
-    visit; those that it misses come last.
+    visit; positions that it misses come last.
     """
     dimensions, every = len(space), prod(space)
     ratio = 2.0
@@ -100,7 +100,7 @@ def ordering(space: tuple[int, ...], seed: int) -> Tensor:
 
 
 def sampled(x: Tensor, counts: Mapping[tuple[int, ...], int], seed: int) -> list[Tensor]:
-    """Features ``(N, C, *S)`` at so many positions of each of some sizes, pooled: ``(N, count, C)`` each."""
+    """Features ``(N, C, *S)`` at a number of positions for each of some sizes, pooled: ``(N, count, C)`` each."""
     own = tuple(x.shape[2:])
     if not own:
         return [x[:, None, :] for _ in counts]
@@ -122,7 +122,7 @@ def sampled(x: Tensor, counts: Mapping[tuple[int, ...], int], seed: int) -> list
 
 @lru_cache(maxsize=256)
 def _reader(own: tuple[int, ...], counts: tuple[tuple[tuple[int, ...], int], ...], seed: int) -> tuple[Tensor, Tensor]:
-    """The positions ``(p,)`` from which those chosen of all sizes are read, by a matrix ``(p, sum of counts)``."""
+    """Positions ``(p,)`` to read, and the matrix ``(p, sum of counts)`` that gives the chosen ones of all sizes."""
     unit = torch.eye(prod(own)).view(prod(own), 1, *own)
     columns = []
     for space, count in counts:
@@ -134,31 +134,31 @@ def _reader(own: tuple[int, ...], counts: tuple[tuple[tuple[int, ...], int], ...
 
 
 FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
-_JOINED, _WHOLE = 64, 48  # examples: smaller batches count together; fewer where they run joined, which takes memory
+_JOINED, _WHOLE = 64, 48  # examples: smaller batches count together; fewer if they run joined, which takes memory
 _FEW = 1 << 20  # features of an example up to which those of a group of batches wait: more than inputs, joined, would
-_LONG = 60.0  # seconds of which one is told before
+_LONG = 60.0  # seconds from which a pass is announced
 Running = dict[str, tuple[nn.Module, Sequence[Point]]]
 
 
 @dataclass
 class Layer:
-    """One layer of a network: what is known of it, and how measures read it, block of examples by block."""
+    """One layer of a network: what is known about it, and how measures read it, one block of examples at a time."""
 
     name: str
-    side: str  # the network, in messages
+    side: str  # name of the network in messages
     shape: tuple[int, ...]  # channels, then space
-    low: Tensor = field(default_factory=lambda: torch.empty(0))  # smallest value of every channel; NaN where one is
+    low: Tensor = field(default_factory=lambda: torch.empty(0))  # smallest value of every channel; NaN where a value is
     high: Tensor = field(default_factory=lambda: torch.empty(0))
-    unseen: float = 0.0  # sum of fourth powers of a Gram matrix of channels that pairs in no block may make
+    unseen: float = 0.0  # sum of fourth powers of a Gram matrix of channels that pairs from different blocks may make
     grams: dict[str, list[Tensor]] = field(default_factory=dict)  # by kernel, for each block
     sampled: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)  # rows by spatial size, for each block
 
     def gram(self, measure: CKA, block: int) -> Tensor:
-        """The U-centred Gram matrix of a block of examples, ``(n, n)``; refused where the kernel has none."""
+        """U-centred Gram matrix of a block of examples, ``(n, n)``; refused if the kernel has none."""
         return self.grams[measure.kernel.name][block]
 
     def rows(self, space: tuple[int, ...]) -> Sequence[Tensor]:
-        """Rows of channels at a spatial size, ``(n, positions, C)`` for each block: of all positions, or sampled."""
+        """Rows of channels at a spatial size, ``(n, positions, C)`` for each block: at all positions, or sampled."""
         return self.sampled[space]
 
     def forget(self) -> None:
@@ -166,14 +166,14 @@ class Layer:
         self.grams, self.sampled = {}, {}
 
     def widen(self, low: Tensor, high: Tensor) -> None:
-        """Take the extremes of more examples in."""
+        """Include the extremes of more examples."""
         first = not len(self.low)
         self.low = low if first else torch.minimum(self.low, low)
         self.high = high if first else torch.maximum(self.high, high)
 
     @property
     def title(self) -> str:
-        """What messages call it; a model that is no container may be its own only layer, without a name."""
+        """Name in messages; a model that is not a container may be its own only layer, without a name."""
         return f"layer {self.name!r} of {self.side}" if self.name else f"{self.side} itself"
 
     @property
@@ -193,7 +193,7 @@ class Layer:
 
     @property
     def silent(self) -> str:
-        """Why there is no score for this layer, by any measure; empty where there may be."""
+        """Why this layer has no score by any measure; empty if it may have one."""
         why = ""
         if not torch.isfinite(self.high - self.low).all():
             why = "NaN or infinite values in it"
@@ -217,12 +217,12 @@ class Network:
 
     @property
     def living(self) -> list[int]:
-        """The layers that can have a score."""
+        """Indices of the layers that can have a score."""
         return [k for k, layer in enumerate(self.layers) if not layer.silent]
 
 
 def channels_first_shape(point: Point) -> tuple[int, ...]:
-    """Channels, then space."""
+    """Shape of one example's features at a point: channels, then space."""
     shape, axis = list(point.shape), point.channel_dim
     return (shape.pop(axis - (axis > 0)), *shape)
 
@@ -263,15 +263,15 @@ def gather(
     progress: bool | None = False,
     joined: bool = True,
 ) -> dict[str, Network]:
-    """Run networks over the data once, about so many ``examples``; Control-C ends it, and what was read counts.
+    """Run networks over the data once, about so many ``examples``; Control-C ends the pass, and what was read counts.
 
     Raises:
         ValueError: If there are fewer than 4 examples.
-        KeyboardInterrupt: If it is interrupted before there are.
+        KeyboardInterrupt: If it is interrupted before there are 4.
     """
-    # ``joined`` counts small batches together, run one by one where all features of a network fit
+    # ``joined`` counts small batches together; they run one by one if all features of a network fit
     seen, notes, began = 0, list[str](), time.monotonic()
-    give_back()  # the holes that earlier passes and scores left
+    give_back()  # memory holes left by earlier passes and scores
     with ExitStack() as stack:
         taps = {}
         for name, (model, points) in models.items():
@@ -287,10 +287,10 @@ def gather(
         what = "Examples through all networks" if len(models) > 1 else "Examples through the network"
         try:
             for group in track(groups, what, total, progress, work):
-                began = time.monotonic() if joined and not seen else began  # inputs that are mixed have been read
+                began = time.monotonic() if joined and not seen else began  # mixed inputs have been read by now
                 count = sum(map(batching.size, group))
                 parts = group if few else [batching.join(group)]
-                for (name, tap), batch in product(taps.items(), parts):  # features of one network wait at a time
+                for (name, tap), batch in product(taps.items(), parts):  # features of one network at a time wait
                     keepers[name].coming = count
                     tap(batch)
                 for keeper in keepers.values():
@@ -315,7 +315,7 @@ def gather(
 
 
 def limited(stream: Iterable[Any], most: int | None) -> Iterator[Any]:
-    """Batches of at most so many examples in all."""
+    """Batches of at most ``most`` examples in all."""
     left = sys.maxsize if most is None else most
     for batch in stream:
         count = batching.size(batch)
@@ -330,10 +330,10 @@ def limited(stream: Iterable[Any], most: int | None) -> Iterator[Any]:
 def mixed(
     stream: Iterable[Any], room: int, seed: int, notes: list[str], total: int | None, progress: bool | None
 ) -> Iterator[Any]:
-    """All batches with their examples in random order, as far as so many bytes of inputs hold them.
+    """All batches with their examples in random order, as far as the inputs fit in so many bytes.
 
-    Blocks are made of neighbours: of data that comes class by class no block would hold two classes. ``notes`` get what
-    a reader must know. Control-C ends the stream, and what was read counts.
+    Blocks are made of neighbouring examples: for data that comes class by class, no block would hold two classes.
+    ``notes`` receive what a reader must know. Control-C ends the stream, and what was read counts.
 
     Raises:
         KeyboardInterrupt: If too little was read.
@@ -357,7 +357,7 @@ def mixed(
 
 
 def _until_stopped(stream: Iterable[Any], notes: list[str]) -> Iterator[Any]:
-    """Batches until Control-C, which raises where there are too few."""
+    """Batches until Control-C, which raises if there are too few."""
     seen = 0
     try:
         for batch in stream:
@@ -370,7 +370,7 @@ def _until_stopped(stream: Iterable[Any], notes: list[str]) -> Iterator[Any]:
 
 
 def _filling(batches: Iterator[Any], room: int) -> list[Any]:
-    """The next batches, up to the first that passes so many bytes."""
+    """The next batches, up to the first that exceeds so many bytes."""
     held = list[Any]()
     for batch in batches:
         held.append(batch)
@@ -381,7 +381,7 @@ def _filling(batches: Iterator[Any], room: int) -> list[Any]:
 
 
 def expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> int | None:
-    """How many examples will come, as far as one can know."""
+    """Number of examples that will come, as far as it can be known."""
     total = batching.length(loader)
     if total is None:
         return max_examples

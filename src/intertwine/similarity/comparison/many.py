@@ -1,4 +1,4 @@
-"""Many networks on the same data: one pass each, all pairs from what the passes kept."""
+"""Many networks on the same data: one pass over each, and all pairs from what the passes kept."""
 
 import hashlib
 from collections import deque
@@ -35,10 +35,10 @@ from .result import ComparisonSet
 from .untrained import CUT_SHORT, Fresh, Make, Redrawn, architecture, grouped, makers
 
 MANY = ("linear_cka", "orthogonal_procrustes_centered")
-"""What ``compare_many`` measures unless told otherwise."""
-_TILE = 16  # networks whose statistics of one layer are in memory, on either side
-_STEP = 4  # networks whose pairs with all that follow are scored together
-_KEPT = 2  # the version of what statistics hold
+"""Measures that ``compare_many`` takes by default."""
+_TILE = 16  # networks, on either side, whose statistics of one layer are in memory
+_STEP = 4  # networks whose pairs with all later ones are scored together
+_KEPT = 2  # version of the stored statistics
 _PARTS = ("scores", "error", "low", "high", "chance", "null_p")
 Built = nn.Module | Callable[[], nn.Module]
 Work = Callable[[Sequence["Tile"]], Iterable[Mapping[str, Any]]]
@@ -58,30 +58,30 @@ def compare_many(
 ) -> ComparisonSet:
     """Compare many networks at each layer on the same examples.
 
-    Every network runs once, and what its pass kept goes to a file: Gram matrices of blocks of examples, and channels at
-    sampled positions. All pairs follow from the files, layer by layer, a few networks at a time, so that memory depends
-    neither on the number of networks nor on that of examples. With a ``folder`` the files stay: a run that was stopped
-    goes on where it was, and networks that are added later run alone.
+    Every network runs once, and what its pass keeps goes to a file: Gram matrices of blocks of examples, and channels
+    at sampled positions. All pairs are scored from the files, layer by layer, a few networks at a time, so memory
+    depends neither on the number of networks nor on that of examples. With a ``folder`` the files stay: an interrupted
+    run continues where it stopped, and of networks added later only these run.
 
-    Errors, intervals and chance are those of :func:`intertwine.compare`, and so are untrained networks: so many of each
+    Errors, intervals and chance are those of :func:`intertwine.compare`. So are untrained networks: so many of each
     architecture, on a quarter of the examples.
 
     Args:
-        models: By name, networks or functions that build one: these are called when their turn comes, and forgotten.
+        models: Networks by name, or functions that build one: called when its turn comes, and the network then dropped.
         loader: Batches; read once for each network, so it must not be an iterator.
-        layers: Names or patterns of layers; ``None`` as in :func:`intertwine.compare`. Those that all networks have.
+        layers: Names or patterns of layers that all networks have; ``None`` as in :func:`intertwine.compare`, of these.
         measures: Measures with an estimator: CKA (unbiased; linear, max, gates) and Procrustes.
-        folder: Where the statistics are kept; a temporary folder unless given.
-        work: What scores the pairs, tiles of them to what :meth:`Tile.scored` gives, in order; one after the other in
-            this process unless given. ``intertwine.lab.tiles.by_jobs`` has them scored by workers of this machine or a
-            Ray cluster, of which any may die.
-        resampling: As in :func:`intertwine.compare`; ``None`` for the scores alone. Untrained networks that are given
-            stand for those of their architecture.
+        folder: Folder in which the statistics are kept; by default a temporary one.
+        work: Function that scores the pairs: it turns tiles of them into what :meth:`Tile.scored` gives, in order. By
+            default this process scores one tile after the other. ``intertwine.lab.tiles.by_jobs`` has them scored by
+            workers of this machine or a Ray cluster, any of which may die.
+        resampling: As in :func:`intertwine.compare`; ``None`` for scores alone. Untrained networks that are given stand
+            for those of their architecture.
         reading: Which tensors and axes are features, and how many examples are read.
         progress: Whether to show progress.
 
     Raises:
-        TypeError: If the loader is an iterator, or something is no network.
+        TypeError: If the loader is an iterator, or something is not a network.
         ValueError: If there are fewer than two networks, no layer that all of them have, a measure without an
             estimator, or an untrained network of another architecture.
 
@@ -154,7 +154,7 @@ def compare_many(
 def _listed(
     named: Mapping[str, Built], layers: str | Sequence[str] | None, reading: Reading, first: Any
 ) -> tuple[Fresh, dict[Any, int]]:
-    """What makes each network, the layers that all of them have, its architecture by number; and these numbers."""
+    """Makers of the networks, with the layers that all have and their architectures' numbers; and these numbers."""
     found, known = Fresh(), dict[Any, int]()
     for name, m in named.items():
         built = _built(name, m)
@@ -175,7 +175,7 @@ def _untrained(networks: Fresh, known: Mapping[Any, int], drawn: Resampling) -> 
     if any(k is None for k, _ in own):
         raise ValueError("untrained must be built as models are. Got a network of another architecture.")
     made, points, alike = dict[str, Sequence[Make]](), list[Sequence[Point]](), list[bool]()
-    redrawn = lru_cache(maxsize=1)(lambda make: Redrawn(make()))  # they come one architecture after the other
+    redrawn = lru_cache(maxsize=1)(lambda make: Redrawn(make()))  # they come one architecture after another
     for k in known.values():
         (name, (make, some, _)), *others = (one for one in networks.items() if one[1][2] == k)
         draw = lambda seed, make=make: redrawn(make)(seed)
@@ -186,7 +186,7 @@ def _untrained(networks: Fresh, known: Mapping[Any, int], drawn: Resampling) -> 
 
 
 def _pairs(groups: Sequence[Sequence[int]], scores: Tensor, kinds: Sequence[int]) -> Tensor:
-    """Scores of pairs of untrained networks ``(pairs, L, K, K)``, by their architectures; NaN beyond the last pair."""
+    """Scores of pairs of untrained networks ``(pairs, L, K, K)``, by architectures; NaN beyond the last pair."""
     found: dict[tuple[int, int], list[Tensor]] = {}
     for i, j in chain.from_iterable(combinations(group, 2) for group in groups):
         for at in {(kinds[i], kinds[j]), (kinds[j], kinds[i])}:
@@ -201,7 +201,7 @@ def _passed(
     folder: Path, loader: Iterable[Any], measures: Sequence[Measure[Any]], seed: int, progress: bool | None,
     networks: Fresh, reading: Reading, few: int = 0,
 ) -> tuple[dict[str, Path], list[int], list[str]]:  # fmt: skip
-    """Files of what passes keep of all examples, or of ``few``, made once; blocks; and what a reader must know."""
+    """Files of what passes keep of all examples, or of ``few``, made once; the blocks; and notes for the reader."""
     files, notes, blocks, read = dict[str, Path](), list[str](), list[int](), hashlib.sha256()
     sizes = [(batching.size(x), sum(t.nbytes for t in tensors_in(x))) for x in _read(loader, read, reading)]
     examples, room = (
@@ -224,8 +224,8 @@ def _passed(
             stream = mixed(_read(loader, again, reading), room, seed, said, examples, progress)
             found = gather(running, {name: Collector(name, points, wanted)}, stream, own)[name]
             if any(note.startswith("Interrupted") for note in (*said, *found.notes)):
-                raise KeyboardInterrupt  # part of a pass is no pass
-            deque(stream, maxlen=0)  # the examples that untrained networks leave
+                raise KeyboardInterrupt  # part of a pass does not count
+            deque(stream, maxlen=0)  # the examples that untrained networks leave over
             if again.digest() != read.digest():
                 raise ValueError(
                     f"loader must yield the same batches in every pass. Got others for {name}. Do not shuffle, or load "
@@ -238,13 +238,13 @@ def _passed(
 
 
 def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
-    """What a network holds, and no state dict perhaps: other buffers, and tensors in attributes, such as masks."""
+    """Tensors of a network, with those that no state dict may have: other buffers, and attributes such as masks."""
     others = (x for x in (*model.buffers(), *Kept(model).tensors()) if x.layout == torch.strided and not x.is_meta)
     return chain(model.state_dict().values(), others)
 
 
 def _read(loader: Iterable[Any], known: Any, reading: Reading) -> Iterator[Any]:
-    """The batches of a loader, as many as are asked for, which are added to a hash."""
+    """Batches of a loader, as many as are asked for, each added to a hash."""
     for batch in limited(batching.peek(loader)[1], reading.max_examples):
         digest(tensors_in(batching.example(batch, batching.size(batch))), known)
         yield batch
@@ -262,14 +262,15 @@ class Tile:
 
     layer: str  # Its name
     rows: tuple[tuple[str, str], ...]  # Networks by name, each with the file of what its pass kept
-    columns: tuple[tuple[str, str], ...]  # The others; the very same where all pairs of the rows are meant
+    columns: tuple[tuple[str, str], ...]  # The others; identical to ``rows`` if all pairs of these are meant
     measures: tuple[str, ...]  # Their names
-    seed: int  # Of the shuffles
+    seed: int  # Seed of the shuffles
     shuffled: bool  # Whether chance levels are wanted
     intervals: bool
 
     def scored(self) -> dict[str, Any]:
-        """By measure scores and what judges them, lists ``(6, rows, columns)``; and ``notes``. Control-C ends it."""
+        """Scores and what judges them, by measure, as lists ``(6, rows, columns)``; and ``notes``. Control-C ends
+        it."""
         chosen, how = chosen_measures(self.measures), How(None, self.shuffled, self.intervals, self.seed)
         read = lambda some: [read_layer(Path(path), self.layer, name) for name, path in some]
         joined = lambda networks: Network([one.layers[0] for one in networks], networks[0].blocks)
@@ -278,7 +279,7 @@ class Tile:
         notes = [layer.silent for layer in (*a.layers, *b.layers) if layer.silent]
         unknown = torch.full((len(a.layers), len(b.layers)), nan, dtype=torch.float64)
         found = {m.name: unknown.repeat(len(_PARTS), 1, 1) for m in chosen}
-        for k in range(0, len(a.layers), _STEP if same else _TILE):  # of a symmetric matrix the upper triangle
+        for k in range(0, len(a.layers), _STEP if same else _TILE):  # of a symmetric matrix, the upper triangle
             rows, columns = slice(k, k + (_STEP if same else _TILE)), slice(k if same else 0, None)
             some = score_all(chosen, Network(a.layers[rows], a.blocks), Network(b.layers[columns], b.blocks), how)
             for m in chosen:
@@ -296,7 +297,7 @@ class Tile:
 def _tiles(
     of: Sequence[int], networks: Sequence[tuple[str, str]], layers: Sequence[str], like: Tile
 ) -> dict[Tile, tuple[int, Tensor, Tensor]]:
-    """The work on some networks, a few of them and one layer at a time, and where its scores belong."""
+    """Work on some networks, a few of them and one layer at a time, and the places where its scores belong."""
     parts = [of[k : k + _TILE] for k in range(0, len(of), _TILE)]
     some = lambda part: tuple(networks[k] for k in part)
     return {
@@ -309,7 +310,7 @@ def _tiles(
 def _joined(
     results: Iterable[Mapping[str, Any]], places: Iterable[tuple[int, Tensor, Tensor]], shape: Sequence[int], own: int
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """By measure all that is known, and notes on the first networks. Control-C ends the work: what is scored counts."""
+    """All that is known, by measure, and notes on the first networks. Control-C ends it; what is scored counts."""
     found, notes, left = dict[str, Tensor](), list[str](), [*places]
     try:
         for one in results:

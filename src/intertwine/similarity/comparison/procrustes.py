@@ -21,16 +21,16 @@ from .estimates import Estimates, How, Pairs, is_asked, judge, one_in, tell
 from .layers import Network, chunks, common_space, pooling_note
 
 SHUFFLES = 4
-_WIDTH = 512  # channels that are stacked in one product
-_ROUNDED = 2e-4  # of the largest possible trace, that their rounding may move one: twice what was seen
-SHARE = 8  # of the memory, for the features of each network
-_SOLVED = 2  # shuffles of wide layers whose best maps are searched
+_WIDTH = 512  # channels stacked in one product
+_ROUNDED = 2e-4  # share of the largest possible trace by which their rounding may move one: twice what was seen
+SHARE = 8  # parts of the memory, one for the features of each network
+_SOLVED = 2  # shuffles of wide layers for which best maps are searched
 _STEP = 1e-6
 _RARE = 1e-150  # a norm that counts and adds nothing
-_NEAR = 0.995  # of the largest possible trace, from which on products are taken in float64
-_WORKERS = 4  # threads that take a table each: their products are in memory at a time
+_NEAR = 0.995  # share of the largest possible trace from which on products are taken in float64
+_WORKERS = 4  # threads, each with a table whose products are in memory
 _TRIMMED = 8  # tables of wide layers after which memory is given back
-_SLIGHT = 4  # times the bias of a best map that its other error must be for it not to be measured
+_SLIGHT = 4  # the bias of a best map is not measured if its other error is so many times as large
 
 
 def estimate_procrustes(
@@ -39,11 +39,11 @@ def estimate_procrustes(
     """Score all pairs of layers by Procrustes measures, with errors, intervals and chance levels, pair by pair.
 
     All follow from products of channels ``X^T Y`` (v2 D.2), taken by folds of examples and parts of the positions. The
-    best map of a pair is found once; by the envelope theorem what a fold or a part adds to the score is what that map
+    best map of a pair is found once. By the envelope theorem, what a fold or a part adds to the score is what that map
     gives there: the infinitesimal jackknife over folds is the interval over examples, over parts the error of sampled
     positions. The upward bias of a best map falls like one over the number of rows: maps of half of the positions and
-    of half of the folds tell it. Chance comes from a few shuffles within blocks and Student's distribution, or from
-    ``how.draws``. Many pairs of wide layers of equal shapes tell each other's: see ``estimates``.
+    half of the folds reveal it. Chance comes from a few shuffles within blocks and Student's distribution, or from
+    ``how.draws``. Many pairs of wide layers of equal shapes tell about each other: see ``estimates``.
     """
     for center in dict.fromkeys(m.center for m in measures):
         some = [m for m in measures if m.center == center]
@@ -61,18 +61,18 @@ def estimate_procrustes(
         found[measures[0].name].notes += pooling_note("Procrustes", a.layers, b.layers)
 
 
-_Shapes = tuple[tuple[int, ...], ...]  # of layers that tell of each other; none where a pair tells of itself alone
+_Shapes = tuple[tuple[int, ...], ...]  # of layers that tell about each other; empty if a pair tells only about itself
 _Told = tuple[Procrustes, _Shapes, list[Pairs], list[str]]  # a measure, pairs of a table, and why some have none
 
 
 def _tables(
     some: Sequence[Procrustes], a: Network, b: Network, how: How, found: dict[str, Estimates]
 ) -> Iterator[Callable[[], tuple[int, list[_Told]]]]:
-    """What scores the pairs of a few layers of either side, by measures that all centre channels or none does."""
+    """Tasks that score the pairs of a few layers of either side, by measures that all centre channels or none does."""
     sizes = [Counter(n.layers[k].shape for k in n.living) for n in (a, b)]
     exact = bool(how.draws)
     make = lambda side, ks, space, keeps: Stack([side.layers[k] for k in ks], space, some[0].center, exact, keeps)
-    theirs: dict[tuple[Any, ...], Stack] = {}  # of all columns; of the rows those of a few layers at a time
+    theirs: dict[tuple[Any, ...], Stack] = {}  # stacks of all columns; of the rows, a few layers at a time
     seen, room = Counter[tuple[Any, ...]](), local()
 
     def work(x: Stack, y: Stack, rows: Any, columns: Any, shapes: _Shapes, shuffles: Any, halves: bool) -> Any:
@@ -105,12 +105,12 @@ def _tables(
             theirs[*columns, space] = theirs.get((*columns, space)) or make(b, columns, space, False)
             wide = len(rows) == len(columns) == 1 and min(shape[0] for shape in shapes) >= WIDE and not exact
             if wide and seen.total() % _TRIMMED == 0:
-                give_back()  # the holes that best maps leave in every thread
+                give_back()  # memory holes that best maps leave in every thread
             each = one_in(*(of[shape] for of, shape in zip(sizes, shapes))) if wide else 0
             asked = is_asked(*divmod(seen[shapes], sizes[1][shapes[1]]), each)
-            halves = asked and (not each or seen[shapes] // each % each == 0)  # of those asked one in so many again
+            halves = asked and (not each or seen[shapes] // each % each == 0)  # of those asked, again one in so many
             seen[shapes] += 1
-            # Pairs that have one shuffle each have each their own: what they share would not show.
+            # Pairs with one shuffle each have their own shuffle: what they share in a common one would not show.
             own = how.seed + (1 + rows[0]) * len(b.layers) + columns[0] if each else how.seed
             shuffles = (1 if each else SHUFFLES, own) if asked else (0, 0)
             sides = ours[space], theirs[*columns, space]
@@ -138,7 +138,7 @@ def stack_sizes(
 
 
 class _Cells:
-    """Pairs of layers of a table, with as many living channels each, and the measure that compares them."""
+    """Pairs of layers of a table, with equally many living channels each, and the measure that compares them."""
 
     def __init__(self, measure: Procrustes, table: Table, pairs: Tensor, how: How) -> None:
         self._m, self._t, self._pairs, self._how = measure, table, pairs, how
@@ -150,9 +150,9 @@ class _Cells:
         self._positive = table.x.positive[sides[0]] & table.y.positive[sides[1]]
 
     def fill(self, found: Estimates, at: Tensor, halves: bool) -> Pairs:
-        """Write what is known of these pairs, and give what others may tell; ``at`` are rows and columns, ``(2, k)``.
+        """Write what is known of these pairs, and return what others may tell; ``at`` has rows and columns, ``(2, k)``.
 
-        Intervals need the bias of best maps: maps of ``halves`` of the examples tell it, or other pairs do later.
+        Intervals need the bias of best maps: with ``halves``, maps of half the examples give it, else other pairs do.
         """
         m, t, exact = self._m, self._t, self._how.draws is not None
         gains = m.gains(t.total[self._pairs], *self._norms)
@@ -197,25 +197,25 @@ class _Cells:
         return rest
 
     def _counted(self) -> list[Tensor]:
-        """Norms of the channels, next to nothing for those that are on somewhere, but nowhere in the sample."""
+        """Norms of the channels; next to nothing for those that are on somewhere, but nowhere in the sample."""
         if not self._m.scales or not self._t.unseen:
             return self._norms
         return [torch.where(alive & (n == 0), _RARE, n) for alive, n in zip(self._living, self._norms)]
 
     def _scoring(self, least: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        """The scores of traces, and what share of these may lie in channels that are on nowhere in the sample.
+        """Map from traces to scores, and the share of a trace that may lie in channels that the sample never sees on.
 
-        Where channels are scaled one by one, a rare one counts as much as any other. It is taken to give half of what
-        others give, and may give nothing or all of that.
+        If channels are scaled one by one, a rare one counts as much as any other. It is assumed to give half of what
+        the others give, and may give anything from nothing to all of it.
         """
         a, b = self._counted()
         pairs = torch.minimum((a > 0).sum(1), (b > 0).sum(1))
         missed = (pairs - least).clamp(min=0) / (2 * least)
-        m, ratio = self._m, self._ratio  # pairs that tell each other's keep these until the end, and not the table
+        m, ratio = self._m, self._ratio  # pairs that tell about each other keep these until the end, not the table
         return lambda trace: m.score_trace(trace * (1 + missed), a, b, ratio), missed
 
     def _sampling(self, trace: Tensor, adds: Tensor) -> tuple[Tensor, Tensor]:
-        """The bias of best maps for sampled positions, and within which the traces of all positions lie."""
+        """Bias of best maps for sampled positions, and the bound within which the traces of all positions lie."""
         t = self._t
         blocks = adds.new_zeros(int(t.block_of.max()) + 1, *adds.shape[1:]).index_add_(0, t.block_of, adds)
         spread = (blocks - blocks.mean(1, keepdim=True)).square().sum((0, 1)) * t.parts / max(1, t.parts - 1) * t.unseen
@@ -228,7 +228,7 @@ class _Cells:
         return bias, error + torch.where(slight, rough, bias.abs() / 2)
 
     def _adds(self, chosen: Tensor) -> Tensor:
-        """What each fold and part adds to the traces, about 0: ``(F, H, k)``."""
+        """Influence of each fold and part on the traces, about 0: ``(F, H, k)``."""
         m, t = self._m, self._t
         sizes = [n.clamp(min=1e-150) if m.scales else n.norm(dim=1, keepdim=True) for n in self._norms]
         rows, columns = (m.places(norms)[:, :, None] for norms in self._norms)
@@ -237,25 +237,25 @@ class _Cells:
         maps[torch.arange(len(maps))[:, None, None], rows, columns.mT] = chosen
         maps /= sizes[0][:, :, None] * sizes[1][:, None, :]
         found = t.gained(self._pairs, maps)
-        worth = (maps * total).double()  # what the maps give: they lack small directions
+        worth = (maps * total).double()  # what the maps give; they lack small directions
         for squares, size, axis in zip(self._squares, sizes, (2, 1)):
             own = worth.sum(axis) if m.scales else worth.sum((1, 2))[:, None]
             found -= (squares * (own / size.square() / 2)).sum(3)
         return found
 
     def _rough(self, trace: Tensor, of: str) -> Tensor:
-        """The size of the bias of the best maps, from how far two halves are apart."""
+        """Size of the bias of the best maps, from how far two halves are apart."""
         one, two = (self._t.half(of, k)[self._pairs] for k in (0, 1))
         noise = self._m.gains(one - two, *self._norms)
         typical = trace.clamp(min=1e-300) / min(noise.shape[1:])  # of singular values, or of the gains that are chosen
         return torch.linalg.matrix_norm(noise).double().square() / (2 * typical)
 
     def _traces(self, gains: Tensor, rows: float) -> Tensor:
-        """The best traces; of fewer rows than channels, which leave many singular values 0, not the quick ones."""
+        """Best traces; not the quick ones with fewer rows than channels, which leave many singular values 0."""
         return self._m.best_traces(gains, rows >= min(gains.shape[-2:]))
 
     def _bias(self, trace: Tensor, of: str) -> Tensor:
-        """How much best maps gain from noise: the mean of those of two halves, less that of the whole; 0 if unknown."""
+        """How much best maps gain from noise: the mean over two halves, less the whole; 0 if unknown."""
         if self._t.cross.shape[of == "parts"] < 2:
             return torch.zeros_like(trace)
         bias = -trace

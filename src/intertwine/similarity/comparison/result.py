@@ -1,4 +1,4 @@
-"""Results of comparing two networks, every layer with every layer, and many networks, each with each at each layer."""
+"""Results of comparing two networks, every layer with every layer, and many networks, every pair at each layer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NAMED = 12  # layers, or pairs of networks, that a summary names
-_NOTHING = "-"  # where a number is not known
-SMALL_P = 0.001  # p-values below are not told apart in a table
+_NOTHING = "-"  # shown where a number is not known
+SMALL_P = 0.001  # p-values below this are not told apart in a table
 _MATRICES = ("error", "low", "high", "chance", "untrained", "null_p", "calibrated", "floor")
 
 
@@ -47,7 +47,7 @@ class Comparison(Result):
         low: Lower ends of the confidence intervals, ``None`` for a measure without them.
         high: Upper ends.
         chance: Mean score after the examples of B were shuffled: what unrelated features of these shapes would get.
-        null_p: Share of shuffles (the true order counted as one) that score at least as high.
+        null_p: Share of shuffles that score at least as high, counting the true order as one.
         calibrated: ``(score - c) / (1 - c)`` with ``c`` the 95 % quantile of the shuffled scores, 0 where that is
             negative.
         floor: The lowest possible score, where it is known.
@@ -61,19 +61,19 @@ class Comparison(Result):
         examples: Number of examples.
         seed: Seed of the shuffles and subsamples.
         settings: Options of the run.
-        notes: What a reader must know, such as feature maps that were pooled.
+        notes: Caveats for the reader, such as feature maps that were pooled.
         versions: Versions of the software.
-        untrained_pairs: Scores of the same layers of networks with fresh weights, ``(pairs, L_a, L_b)``, where there
-            were such networks.
-        untrained_networks: In these pairs, which share some where it is less than two a pair; 0 if not known.
-        acting_a: By layer of A, the name of the group by which other weights of the same function move its features,
-            such as ``"positive_monomial"`` behind a ReLU; empty where it is not known, or one measure alone was asked
-            for.
-        acting_b: By layer of B.
-        best_p: p-value of the partner of each layer of A that :meth:`best` names, ``(L_a,)``: ``null_p`` times the
-            layers of B, or the share of shuffles whose own best match lies as far above chance where all were scored.
-        error: Within which the exact score lies, 19 times of 20, where scores are estimated from pairs of examples
-            within blocks and from sampled positions; ``None`` where they are exact.
+        untrained_pairs: Scores of the same layers of networks with fresh weights, if any: ``(pairs, L_a, L_b)``.
+        untrained_networks: Number of networks in these pairs; if less than two a pair, pairs share some; 0: not known.
+        acting_a: For each layer of A, the name of the group by which other weights of the same function move its
+            features, such as ``"positive_monomial"`` behind a ReLU; empty if it is not known, or if only one measure
+            was asked for.
+        acting_b: For each layer of B.
+        best_p: p-value of the partner that :meth:`best` names for each layer of A, ``(L_a,)``: ``null_p`` times the
+            number of layers of B; or, if all were scored, the share of shuffles whose own best match lies as far above
+            chance.
+        error: Bound within which the exact score lies 19 times out of 20, if scores are estimated from pairs of
+            examples within blocks and from sampled positions; ``None`` if they are exact.
 
     Examples:
         >>> import intertwine as iw
@@ -116,7 +116,7 @@ class Comparison(Result):
 
     @property
     def untrained(self) -> dict[str, Tensor]:
-        """Mean score of the same layers of networks with fresh weights, where there were such networks."""
+        """Mean score of the same layers of networks with fresh weights, if there were such networks."""
         return {name: pairs.nanmean(0) for name, pairs in self.untrained_pairs.items()}
 
     @property
@@ -125,11 +125,11 @@ class Comparison(Result):
         return verdict.brief(self)
 
     def best(self, measure: str | None = None) -> pd.DataFrame:
-        """The layer of B that each layer of A is most similar to, by the first measure unless told otherwise.
+        """The layer of B most similar to each layer of A, by the first measure unless told otherwise.
 
-        Scores are ranked by their excess over chance, which differs with widths. The highest of many is biased upwards:
-        ``null_p`` is ``best_p`` here, which takes that into account. ``layer_b`` is missing where there is no score. A
-        measure that is not here is a ``ValueError``.
+        Scores are ranked by their excess over chance, which differs with width. The highest of many is biased upwards;
+        ``null_p`` here is ``best_p``, which takes that into account. ``layer_b`` is missing where there is no score. An
+        unknown measure is a ``ValueError``.
         """
         measure = self.measures[0 if measure is None else _place("measure", measure, self.measures)]
         frame = self.to_frame()
@@ -191,26 +191,26 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ComparisonSet(Result):
-    """Similarities of every network with every other at each layer.
+    """Similarities of every pair of networks at each layer.
 
     Attributes:
         names: Names of the networks.
-        layers: Names of the layers, which all of them have.
+        layers: Names of the layers, which all networks have.
         measures: Names of the measures.
         scores: By measure, ``(L, n, n)`` in float64, NaN where ``notes`` says why.
-        error: By measure, within which the exact score lies, 19 times of 20.
+        error: By measure, bound within which the exact score lies 19 times out of 20.
         low: By measure, lower ends of the confidence intervals over examples.
         high: By measure, upper ends.
-        chance: By measure, the mean score of shuffled examples.
+        chance: By measure, the mean score after the examples were shuffled.
         null_p: By measure, the share of shuffles that score at least as high.
         groups: By measure, the group that its score is invariant under, in words.
         examples: Number of examples.
         settings: Options of the run.
-        notes: What a reader must know.
+        notes: Caveats for the reader.
         versions: Versions of the software.
-        architectures: Of each network its architecture, by number.
+        architectures: Number of each network's architecture.
         untrained_pairs: By measure, scores of networks with fresh weights by their architectures, ``(pairs, L, K, K)``,
-            NaN where none is.
+            NaN where there are none.
     """
 
     names: tuple[str, ...]
@@ -231,16 +231,16 @@ class ComparisonSet(Result):
     untrained_pairs: Mapping[str, Tensor] = field(default_factory=dict)
 
     def matrix(self, measure: str | None = None, layer: str | None = None) -> Tensor:
-        """Scores of all pairs of networks ``(n, n)`` at a layer, or their mean; ``ValueError`` for unknown names."""
+        """Scores of all pairs of networks ``(n, n)`` at a layer, or their mean; unknown names are a ``ValueError``."""
         scores = self.scores[self._measure(measure)]
         if layer is None:
             return scores.nanmean(0)
         return scores[_place("layer", layer, self.layers)]
 
     def against(self, name: str | None = None, measure: str | None = None) -> Tensor:
-        """Scores of every network with one of them, layer by layer ``(n, L)``; with the last unless told otherwise.
+        """Scores of every network with one of them, layer by layer ``(n, L)``; by default with the last.
 
-        Of checkpoints of one training, in their order, the rows say when each layer became what it is at the end. An
+        For the checkpoints of one training run in order, the rows show when each layer became what it is at the end. An
         unknown name is a ``ValueError``.
         """
         last = -1 if name is None else _place("name", name, self.names)
@@ -250,9 +250,9 @@ class ComparisonSet(Result):
         return self.measures[0 if measure is None else _place("measure", measure, self.measures)]
 
     def untrained(self, measure: str | None = None, reached: bool = False) -> Tensor:
-        """Mean scores of untrained networks of the architectures of each pair, ``(L, n, n)``; NaN where none is known.
+        """Mean scores of untrained networks of each pair's architectures, ``(L, n, n)``; NaN where none is known.
 
-        ``reached`` is what another pair of them stays below in 19 of 20 cases, as :func:`intertwine.compare` judges.
+        ``reached`` is the level below which another pair stays in 19 of 20 cases, as in :func:`intertwine.compare`.
         """
         name, kinds = self._measure(measure), torch.tensor(self.architectures)
         if name not in self._levels:
@@ -261,7 +261,7 @@ class ComparisonSet(Result):
 
     @cached_property
     def _levels(self) -> dict[str, Tensor]:
-        """By measure the means of untrained networks and what another pair stays below, ``(2, L, K, K)``."""
+        """By measure, means of untrained networks and levels below which another pair stays, ``(2, L, K, K)``."""
         found = {}
         for name, pairs in self.untrained_pairs.items():
             found[name] = torch.full_like(pairs[:1], torch.nan).repeat(2, 1, 1, 1)
@@ -273,18 +273,18 @@ class ComparisonSet(Result):
         return found
 
     def agreement(self, measure: str | None = None) -> Tensor:
-        """1 where networks agree beyond chance and untrained networks, else 0, NaN if unknown: ``(L, n, n)``."""
+        """1 where networks agree beyond chance and untrained networks, else 0; NaN if unknown: ``(L, n, n)``."""
         name = self._measure(measure)
         reached = self.untrained(name, reached=True) if self.untrained_pairs else None
         return verdict.agreement(self.scores[name], self.null_p[name], reached)
 
     def agreeing(self, measure: str | None = None) -> str:
-        """Which networks agree, and at how many layers; empty where nothing is known."""
+        """Which networks agree, and at how many layers, in words; empty where nothing is known."""
         by: dict[str, list[str]] = {"every layer": [], "some layers": [], "no layer": []}
         found = self.agreement(measure)[:, *self._upper]
         for (a, b), count, known in zip(combinations(self.names, 2), found.nansum(0).int(), (~found.isnan()).sum(0)):
             kind = "every layer" if count == known else "some layers" if count else "no layer"
-            least = " known" if known < len(found) else ""  # of a layer without a score nobody knows
+            least = " known" if known < len(found) else ""  # a layer without a score is not known
             which = f" ({count} of {known}{least})" if least or kind == "some layers" else ""
             by[kind] += [f"{a} and {b}{which}"] if known else []
         said = "; ".join(f"{counted(len(x), 'pair')} at {kind} ({listed(x, _NAMED)})" for kind, x in by.items() if x)
@@ -296,7 +296,7 @@ class ComparisonSet(Result):
         return ((found + found.T) / 2).fill_diagonal_(0)
 
     def embedding(self, measure: str | None = None, layer: str | None = None, dimensions: int = 2) -> Embedding:
-        """Place the networks in a space of few dimensions, so that distances there are like these (SMACOF)."""
+        """Embed the networks in a space of few dimensions, at distances as close to theirs as possible (SMACOF)."""
         return Embedding.of(self.names, self.distances(measure, layer), dimensions)
 
     def dendrogram(self, measure: str | None = None, layer: str | None = None) -> Tensor:
@@ -308,13 +308,13 @@ class ComparisonSet(Result):
         return torch.from_numpy(linkage(condensed, method="average", optimal_ordering=True))
 
     def order(self, measure: str | None = None, layer: str | None = None) -> list[int]:
-        """The networks in the order of the leaves of the dendrogram: like ones beside each other."""
+        """Order of the networks along the leaves of the dendrogram: similar networks are beside each other."""
         from scipy.cluster.hierarchy import leaves_list
 
         return [int(k) for k in leaves_list(self.dendrogram(measure, layer).numpy())]
 
     def judged(self, measure: str | None = None) -> dict[str, Tensor]:
-        """Scores and all that they are judged by, by name, ``(L, n, n)`` each; NaN where it is not known."""
+        """Scores and all that they are judged by, by name, ``(L, n, n)`` each; NaN where not known."""
         name = self._measure(measure)
         found = {part: getattr(self, part)[name] for part in ("error", "low", "high", "chance", "null_p")}
         judged = {"untrained": self.untrained(name), "agree": self.agreement(name)}
@@ -335,7 +335,7 @@ class ComparisonSet(Result):
         return rows
 
     def summary(self) -> str:
-        """Which networks are alike, by the first measure; and by each measure at how many layers, and where."""
+        """Which networks are alike, by the first measure; and by each measure, at how many layers, and where."""
         name, n = self.measures[0], len(self.names)
         off = self.matrix(name).clone().fill_diagonal_(-torch.inf).nan_to_num(nan=-torch.inf)
         i, j = divmod(int(off.argmax()), n)
@@ -348,7 +348,7 @@ class ComparisonSet(Result):
         return "\n".join([head, *chain.from_iterable(map(self._lines, self.measures)), *notes])
 
     def _lines(self, name: str) -> list[str]:
-        """What one measure says: which networks agree, and a row for each layer."""
+        """Findings of one measure: which networks agree, and a row for each layer."""
         judged = {part: matrix[:, *self._upper] for part, matrix in self.judged(name).items()}
         scores, mean = judged["score"], lambda part: judged[part].nanmean(1)
         ends = {

@@ -24,23 +24,23 @@ from ...features import batches as batching
 from ..base import Measure
 from ..inference import Resampling, given
 
-_RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
-_FRESH = 738_145_000  # added to seeds: none that people give their own networks
+_RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # methods by which a module resets itself
+_FRESH = 738_145_000  # added to seeds, to differ from those that people give their own networks
 _BY_HAND = re.compile(r"\binit\.\w+_\(|\.apply\((?!self\._init_weights\b)")  # weights drawn where a module is built
-_ADDRESS = re.compile("(?<!<lambda>) at 0x[0-9a-f]+")  # another one in every process; all that tells lambdas apart
-_MARKS = 1000  # numbers of a tensor that are looked at
-CUT_SHORT = "Interrupted: no untrained networks stand beside these."
+_ADDRESS = re.compile("(?<!<lambda>) at 0x[0-9a-f]+")  # differs in every process; all that tells lambdas apart
+_MARKS = 1000  # numbers of a tensor that are compared
+CUT_SHORT = "Interrupted: no untrained networks were compared."
 _PLAIN = vars(nn.Module()).keys()  # attributes that every module has
-_SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
-_HELD = 1 << 30  # bytes of a network that waits for its turn
+_SHARE = 0.5  # share of the weights: no more may stay the same from seed to seed
+_HELD = 1 << 30  # bytes of a network that may wait for its turn
 
 
 class Redrawn:
-    """Copies of a model with new random weights, as its own code draws them, each made when it is asked for.
+    """Copies of a model with new random weights, as its own code draws them, each made on request.
 
-    It is built again by one of ``builds``, by its class from the model's ``config`` or nothing, or by torchvision's
-    function for it, if this gives tensors of the same shapes and another seed other ones. Else every module resets
-    itself, unless a class draws weights where it is built, which nothing can repeat.
+    The model is rebuilt by one of ``builds``, by its class from the model's ``config`` or nothing, or by torchvision's
+    function for it, if this gives tensors of the same shapes, and others from another seed. Otherwise every module
+    resets itself, unless a class draws weights in its constructor, which nothing can repeat.
     """
 
     def __init__(self, model: nn.Module, builds: Sequence[Callable[[], nn.Module]] = ()) -> None:
@@ -53,12 +53,12 @@ class Redrawn:
         if kind.__module__.startswith("torchvision.models."):
             builds = (*builds, *_of_torchvision(model))
         scripted = any(isinstance(part, torch.jit.ScriptModule) for part in model.modules())
-        self._builds = [] if scripted else [*builds]  # those that were tried and did not do are taken out
+        self._builds = [] if scripted else [*builds]  # those that were tried and failed are taken out
         self._sure = False  # whether the first of them draws at random
-        self._ahead: dict[int, dict[int, Tensor]] = {}  # what it drew to tell that, by seed
+        self._ahead: dict[int, dict[int, Tensor]] = {}  # what it drew to find that out, by seed
 
     def __call__(self, seed: int) -> nn.Module | str:
-        """A network of its own seed, other than after ``torch.manual_seed(seed)``; or why there is none, in words."""
+        """A network for a seed, other than after ``torch.manual_seed(seed)``; or why there is none, in words."""
         seed += _FRESH
         while self._builds:
             state = self._ahead.pop(seed, None) or self._drawn(self._builds[0], seed)
@@ -81,14 +81,14 @@ class Redrawn:
         return failed or fresh.to(device)
 
     def _drawn(self, build: Callable[[], nn.Module], seed: int) -> dict[int, Tensor] | None:
-        """The tensors of a new network; ``None`` of another, or where the one of the next seed is much the same."""
+        """Tensors of a new network; ``None`` if it is another one, or if the next seed's is much the same."""
         if self._sure:
             return _built(build, self._model, seed)
         if (other := _built(build, self._model, seed + 1)) is None:
             return None
         marks, few = _marks(other), sum(x.nbytes for x in other.values()) <= _HELD
         self._ahead = {seed + 1: other} if few else {}
-        del other  # large ones are not there at a time
+        del other  # large ones are not in memory together
         state = _built(build, self._model, seed)
         self._sure = state is not None and _differ(marks, state)
         if not self._sure:  # loaded, not drawn
@@ -120,7 +120,7 @@ def untrained_pairs(
 def grouped(
     made: Mapping[str, Sequence[Make]], points: Sequence[Sequence[Point]], alike: Sequence[bool]
 ) -> tuple[Fresh, list[list[str]]]:
-    """Untrained networks by name; and groups that are compared, across architectures, and within those of several."""
+    """Untrained networks by name, and groups that are compared: across architectures, and within those of several."""
     names = [[f"untrained {name}{i}" for i, _ in enumerate(some)] for name, some in made.items()]
     own = ((name, (make, points[k], k)) for k, one in enumerate(zip(names, made.values())) for name, make in zip(*one))
     across = [[name for name in some if name] for some in zip_longest(*names)]
@@ -129,13 +129,13 @@ def grouped(
 
 
 def makers(name: str, draw: Callable[[int], nn.Module | str], drawn: Resampling, k: int, alike: bool) -> list[Make]:
-    """Makers of networks of the ``k``-th architecture, of seeds of its own: two at least where they are compared."""
+    """Makers of networks of the ``k``-th architecture, with seeds of its own: at least two where they are compared."""
 
     def make(seed: int) -> nn.Module | str:
         found = draw(seed)
         if isinstance(found, str):
             found = (
-                f"No untrained networks stand beside these: {name} cannot be drawn anew, {found}. Give freshly "
+                f"No untrained networks were compared: {name} cannot be drawn anew, {found}. Give freshly "
                 "built ones, Resampling(untrained=([a0, a1], [b0, b1])), to see how much of the similarity comes from "
                 "training."
             )
@@ -147,7 +147,7 @@ def makers(name: str, draw: Callable[[int], nn.Module | str], drawn: Resampling,
 
 
 def architecture(model: nn.Module) -> tuple[Any, ...]:
-    """What makes two models of one architecture: code and attributes of their modules, shapes and ties of tensors."""
+    """Key of a model's architecture: code and attributes of its modules, shapes and ties of its tensors."""
     known = dict[int, str]()  # classes and configurations are shared by many modules
 
     def described(value: Any) -> str:
@@ -159,21 +159,21 @@ def architecture(model: nn.Module) -> tuple[Any, ...]:
         (name, described(type(m)), {key: described(value) for key, value in vars(m).items() if _matters(m, key, value)})
         for name, m in model.named_modules()
     ]
-    places: dict[int, int] = {}  # of tensors that are tied
+    places: dict[int, int] = {}  # places of tied tensors
     state = model.state_dict(keep_vars=True).items()
     return repr(modules), tuple((name, tuple(x.shape), places.setdefault(id(x), len(places))) for name, x in state)
 
 
 def _matters(module: nn.Module, key: str, value: Any) -> bool:
-    """Whether an attribute may say what a module does, not what it holds or, of transformers, where it came from."""
+    """Whether an attribute may say what a module does, not what it holds or, in transformers, where it came from."""
     said = key == "name_or_path" or (key.startswith("_") and type(module).__module__.startswith("transformers."))
     return not said and key not in _PLAIN and not isinstance(value, Tensor | nn.Module)
 
 
 def _code(value: Any, inside: tuple[Any, ...] = ()) -> Any:
-    """What a function or class does, as far as it is written in Python; anything else as it is.
+    """What a function or class does, as far as it is written in Python; anything else unchanged.
 
-    A function does what it does by all that it closes over; what it stands ``inside`` of is not described again.
+    What a function does depends on all that it closes over; anything it is ``inside`` of is not described again.
     """
     if any(value is one for one in inside):
         return "itself"
@@ -194,16 +194,16 @@ def _code(value: Any, inside: tuple[Any, ...] = ()) -> Any:
         return [(key, _code(one, inside)) for key, one in value.items()]
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))  # the same in every process
-    if isinstance(value, np.ndarray):  # whose words leave the middle out
+    if isinstance(value, np.ndarray):  # whose repr leaves the middle out
         return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
-    if type(value).__repr__ is object.__repr__:  # which would tell its address alone
+    if type(value).__repr__ is object.__repr__:  # which would give only its address
         held = {key: one for key, one in getattr(value, "__dict__", {}).items() if not isinstance(one, Tensor)}
         return _code(type(value), inside), _code(held, inside)
     return getattr(value, "__qualname__", value)
 
 
 def _closed_over(function: Any) -> Iterator[Any]:
-    """Values of a function's variables that are another function's, but the class that it stands in."""
+    """Values of the variables that a function closes over, except the class that it is defined in."""
     cells = getattr(function, "__closure__", None) or ()
     for name, cell in zip(function.__code__.co_freevars if cells else (), cells):
         if name != "__class__":
@@ -215,7 +215,7 @@ def known_by(
     models: Sequence[nn.Module], points: Sequence[Sequence[Point]], measures: Sequence[Measure[Any]], drawn: Resampling,
     outputs: Any, first: Any, *facts: Any,
 ) -> str:  # fmt: skip
-    """What scores of untrained networks depend on, in a hash; empty for networks that the caller built."""
+    """Hash of what scores of untrained networks depend on; empty for networks that the caller built."""
     if not isinstance(drawn.untrained, int):
         return ""
     layers = [[(p.name, p.channel_dim) for p in some] for some in points]
@@ -226,7 +226,7 @@ def known_by(
 
 
 def _of_torchvision(model: nn.Module) -> Iterator[Callable[[], nn.Module]]:
-    """Functions of torchvision that may have built a model: those beside its class, for as many classes."""
+    """Functions of torchvision that may have built a model: those beside its class, with as many classes."""
     ends = [getattr(m, "out_features", getattr(m, "out_channels", None)) for m in model.modules()]
     classes = [size for size in ends if size is not None][-1:]
     beside, own = sys.modules[type(model).__module__], _shapes(model.state_dict())
@@ -253,10 +253,10 @@ def _draws_by_hand(kind: type) -> bool:
 
 
 def _reset(model: nn.Module) -> str:
-    """Let all modules draw their parameters, those inside first; in words what failed."""
+    """Let all modules draw their parameters, inner ones first; return in words what failed."""
     try:
         for module in reversed(list(model.modules())):
-            vars(module).pop("_is_hf_initialized", None)  # by which transformers knows what was loaded
+            vars(module).pop("_is_hf_initialized", None)  # marks what transformers has loaded
             for name in _RESETS:
                 reset = getattr(module, name, None)
                 if callable(reset) and not _required(reset):
@@ -264,18 +264,18 @@ def _reset(model: nn.Module) -> str:
             each = getattr(module, "_init_weights", None)
             if callable(each) and len(_required(each)) == 1:
                 module.apply(each)
-    except Exception as error:  # whatever somebody's code does where it is called at an odd time
+    except Exception as error:  # whatever somebody's code raises when called at an odd time
         return f"{type(error).__name__} while it drew its weights: {str(error).partition(chr(10))[0]}"
     return ""
 
 
 def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[int, Tensor] | None:
-    """Tensors of a new model, by the ``id`` of those of ``model``; ``None`` of another."""
+    """Tensors of a new model, by the ``id`` of those of ``model``; ``None`` if it is another model."""
     own = model.state_dict(keep_vars=True)
     with seeded(seed):
         try:
             state = {name: tensor.detach() for name, tensor in build().state_dict().items()}
-        except Exception:  # what cannot be built in this way: the modules reset themselves
+        except Exception:  # it cannot be built this way: the modules reset themselves
             return None
     if _shapes(state) != _shapes(own) or any(x.is_meta for x in state.values()):  # these have no numbers
         return None
@@ -284,12 +284,12 @@ def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[
 
 
 def _marks(state: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Numbers of each tensor, by which two draws are told apart."""
+    """Sample of each tensor's numbers, by which two draws are told apart."""
     return {key: x.detach().flatten()[:: max(1, x.numel() // _MARKS)].clone() for key, x in state.items()}
 
 
 def _differ(marks: Mapping[int, Tensor], state: Mapping[int, Tensor]) -> bool:
-    """Whether half of the numbers of tensors that vary at all are other ones than those of another draw."""
+    """Whether half of the numbers, in tensors that vary at all, differ from those of another draw."""
     now = _marks(state)
     varied = [key for key, x in now.items() if x.is_floating_point() and len(x) > 1 and x.min() < x.max()]
     same = sum(state[key].numel() for key in varied if torch.equal(marks[key], now[key]))

@@ -13,23 +13,23 @@ from ..inference import excess
 from ..registry import CENTRED, joined, measure_title, own_measure
 
 _LEVEL = 0.05
-_STILL = ("", "trivial")  # groups of layers that nothing moves, or nothing that is known
+_STILL = ("", "trivial")  # groups of layers that nothing moves, or of which nothing is known
 _SAME = 1 - 1e-5
-_WORDS = (  # by what is left of the mean score when shuffled examples and untrained networks are taken out
+_WORDS = (  # by what is left of the mean score after taking out shuffled examples and untrained networks
     (0.85, "very similar"),
     (0.6, "similar"),
     (0.35, "partly similar"),
     (0.1, "weakly similar"),
 )
-_OPEN = {  # what a verdict must say of itself, by how many pairs of untrained networks there were
+_OPEN = {  # caveat of a verdict, by the number of pairs of untrained networks
     0: "Untrained networks were not measured, so no word is given for how similar that is.",
     1: "One pair of untrained networks was measured: another one may lead to another word.",
 }
-_SAME_DISTANCE = 1 - 1e-4  # of a Procrustes measure, which falls like the root of what a kernel loses
-_DISTANCES = {"g_relu_cka": "g_relu_procrustes", "linear_cka": "orthogonal_procrustes"}  # 1 for equal features alone
-_FEWEST = 8  # examples: fewer have no halves
-_MOST_OPEN = 2  # steps between words that an interval may hold
-_PART = 0.25  # of the layers: fewer that are judged by a measure of their own are not in the headline
+_SAME_DISTANCE = 1 - 1e-4  # for a Procrustes measure, which falls like the root of what a kernel loses
+_DISTANCES = {"g_relu_cka": "g_relu_procrustes", "linear_cka": "orthogonal_procrustes"}  # 1 only for equal features
+_FEWEST = 8  # examples: fewer cannot be halved
+_MOST_OPEN = 2  # steps between words that an interval may span
+_PART = 0.25  # share of the layers: fewer, judged by a measure of their own, are not in the headline
 _KNOWN = ("scores", "low", "high", "chance", "null_p", "calibrated")
 
 Compared: TypeAlias = Any  # a Comparison, whose file imports this one
@@ -37,7 +37,7 @@ Compared: TypeAlias = Any  # a Comparison, whose file imports this one
 
 @dataclass(frozen=True)
 class Summary:
-    """One measure over layers of A, each with its partner in B: its counterpart where paired, else the most similar."""
+    """One measure over layers of A, each with its partner in B: its counterpart if paired, else the most similar."""
 
     measure: str
     score: float
@@ -45,29 +45,29 @@ class Summary:
     chance: float | None
     untrained: tuple[float, ...]  # mean scores of pairs of untrained networks
     calibrated: float | None
-    # The mean share of the way from the higher one of two levels, 95 % of the shuffles and what a pair of untrained
-    # networks reaches, to 1: the least and the most that it is by which such pair one takes. Empty without any.
+    # Mean share of the way to 1 from the higher of two levels, 95 % of the shuffles and what a pair of untrained
+    # networks reaches: the least and the most over the choice of that pair. Empty without any.
     left: tuple[float, ...]
     interval: tuple[float, float] | None  # mean ends of the intervals
-    matched: int | None  # layers that are most similar to their partner, where layers are paired
-    # Scores beyond shuffled examples at the 5 % level, each on its own, a best match beyond the best matches of the
-    # shuffles; ``None`` without shuffles, or with so few that no score could be.
+    matched: int | None  # number of layers most similar to their own partner, if layers are paired
+    # Number of scores beyond shuffled examples at the 5 % level, each on its own, a best match beyond the best matches
+    # of the shuffles; ``None`` without shuffles, or with too few for any score to be beyond.
     beyond: int | None
     layers: int
 
 
 def paired(comparison: Compared) -> str:
-    """How layers of A have counterparts in B: by ``"name"``, by ``"order"`` of the same shapes, or not: empty."""
+    """How layers of A correspond to layers of B: by ``"name"``, by ``"order"`` of equal shapes, or not: empty."""
     if comparison.layers_a == comparison.layers_b:
         return "name"
     return "order" if comparison.shapes_a == comparison.shapes_b else ""
 
 
 def judges(comparison: Compared) -> dict[str, list[int]]:
-    """The measures that layers of A are judged by, each with its layers; that of most layers first.
+    """Measures by which layers of A are judged, each with its layers; the one with most layers first.
 
     A layer is judged by the measure whose group is that of the networks themselves. Layers that nothing moves, such as
-    logits, and those of which nothing is known go with most others.
+    logits, and layers of which nothing is known go with the majority.
     """
     ours, theirs = (side or ("",) * len(comparison.layers_a) for side in (comparison.acting_a, comparison.acting_b))
     found = joined(ours, theirs, bool(paired(comparison)))
@@ -81,7 +81,7 @@ def judges(comparison: Compared) -> dict[str, list[int]]:
 
 
 def lead(comparison: Compared) -> str:
-    """The measure that the verdict speaks of: its group is that of the networks themselves at most layers."""
+    """The measure that the verdict speaks of: its group is the networks' own at most layers."""
     return next(iter(judges(comparison)), comparison.measures[0])
 
 
@@ -91,36 +91,36 @@ def too_few_shuffles(comparison: Compared) -> bool:
 
 
 def least_p(comparison: Compared) -> float:
-    """The smallest p-value that so many shuffles allow; 0 where none were drawn, or a fitted tail goes on."""
+    """Smallest p-value that the number of shuffles allows; 0 if none were drawn, or a fitted tail goes further."""
     shuffles = comparison.settings.get("null")
     return 1 / (shuffles + 1) if isinstance(shuffles, int) and shuffles > 0 else 0.0
 
 
 def above_chance(comparison: Compared, measure: str) -> Tensor:
-    """The excess of scores over chance ``(L_a, L_b)``; the scores where it is not known."""
+    """Excess of scores over chance ``(L_a, L_b)``; the scores themselves where chance is not known."""
     scores, chance = comparison.scores[measure], comparison.chance[measure]
     return scores if chance is None else excess(scores, chance)
 
 
 def best_partners(comparison: Compared, measure: str) -> Tensor:
-    """The layer of B most similar to each layer of A ``(L_a,)``, by the excess over chance; 0 without scores."""
+    """Layer of B most similar to each layer of A ``(L_a,)``, by the excess over chance; 0 without scores."""
     return above_chance(comparison, measure).nan_to_num(nan=-torch.inf).argmax(dim=1)
 
 
 def searched(comparison: Compared, measure: str) -> bool:
-    """Whether any layer of A was scored with several layers of B, or there is one alone."""
+    """Whether any layer of A was scored with several layers of B, or B has only one."""
     known = ~comparison.scores[measure].isnan()
     return known.shape[1] == 1 or bool((known.sum(1) > 1).any())
 
 
 def partners(comparison: Compared, measure: str) -> Tensor:
-    """The layer of B that each layer of A is judged with: its counterpart, or the most similar one."""
+    """Layer of B with which each layer of A is judged: its counterpart, or the most similar one."""
     every = torch.arange(len(comparison.layers_a))
     return every if paired(comparison) else best_partners(comparison, measure)
 
 
 def _along(comparison: Compared, measure: str, rows: Any = slice(None)) -> list[Tensor | None]:
-    """What is known of layers of A with their partners, ``(L_a,)`` each; of a best match the p-value of the best."""
+    """Values for layers of A with their partners, ``(L_a,)`` each; a best match has the p-value of the best."""
     every, at = torch.arange(len(comparison.layers_a)), partners(comparison, measure)
     found = {name: getattr(comparison, name)[measure] for name in _KNOWN}
     found = {name: None if matrix is None else matrix[every, at] for name, matrix in found.items()}
@@ -142,18 +142,18 @@ def agreeing(comparison: Compared) -> tuple[list[str], list[str]]:
 
 
 def reach(levels: Tensor, networks: int = 0) -> Tensor:
-    """What another pair of untrained networks stays below in 19 of 20 cases, ``(L,)``; NaN where nothing is known."""
+    """Level below which another pair of untrained networks stays in 19 of 20 cases, ``(L,)``; NaN if not known."""
     most = max([_SAME, *levels.nan_to_num().flatten().tolist()])  # equal features are beyond all but equal ones
     return (levels.nanmean(0) + spread(levels, networks)).clamp(max=most)
 
 
 def judged_by(untrained: bool) -> str:
-    """What agreement is beyond, in words."""
+    """What agreement must be beyond, in words."""
     return f"chance{' and untrained networks' if untrained else ''}"
 
 
 def agreement(scores: Tensor, p: Tensor, reached: Tensor | None) -> Tensor:
-    """1 where scores are beyond shuffled examples and what untrained networks reach, else 0; NaN if unknown."""
+    """1 where scores are beyond shuffled examples and beyond untrained networks, else 0; NaN if unknown."""
     yes, unknown = p <= _LEVEL, (scores + p).isnan()
     if reached is not None:
         yes, unknown = yes & (scores > reached), unknown | ~reached.isfinite()
@@ -161,25 +161,25 @@ def agreement(scores: Tensor, p: Tensor, reached: Tensor | None) -> Tensor:
 
 
 def untrained_levels(comparison: Compared, measure: str) -> Tensor:
-    """Score that layers of untrained networks reach with the counterpart, or with the best match: ``(pairs, L_a)``."""
+    """Score of layers of untrained networks with the counterpart, or with the best match: ``(pairs, L_a)``."""
     scores = comparison.untrained_pairs.get(measure)
     if scores is None:
         return torch.empty(0, len(comparison.layers_a), dtype=torch.float64)
     if paired(comparison):
         return scores.diagonal(dim1=1, dim2=2)
     best = scores.nan_to_num(nan=-torch.inf).amax(2)
-    return best.where(best > -torch.inf, torch.nan)  # of a layer that is dead before training nothing is known
+    return best.where(best > -torch.inf, torch.nan)  # nothing is known of a layer that is dead before training
 
 
 def spread(levels: Tensor, networks: int = 0, together: bool = False) -> float:
-    """How far above the mean of pairs of untrained networks ``(pairs, L)`` another one comes, in 19 of 20 cases.
+    """How far above the mean of pairs of untrained networks ``(pairs, L)`` another pair comes in 19 of 20 cases.
 
-    Student's bound, ``t s sqrt(f)``, with the spread ``s`` of all layers around their means. Pairs of ``2 pairs``
-    networks have ``f = 1 + 1 / n``, ``n = pairs``. All pairs of ``n`` networks share some: where scores are sums over
-    networks, ``s`` is too small, and ``f = (n + 1) (n + 2) / (n (n - 1))`` makes up for it; where pairs differ by
-    themselves it is more than enough. ``t`` has ``n - 1`` degrees of freedom, times as many layers as are independent,
-    ``tr(C)^2 / tr(C^2)`` of their covariance, both without bias. Of the mean over layers, ``together``, ``s`` is the
-    spread of the pairs' means, and no less than if all layers were independent.
+    Student's bound, ``t s sqrt(f)``, with the spread ``s`` of all layers around their means. For pairs of ``2 pairs``
+    networks, ``f = 1 + 1 / n`` with ``n = pairs``. All pairs of ``n`` networks share some: if scores are sums over
+    networks, ``s`` is too small, and ``f = (n + 1) (n + 2) / (n (n - 1))`` makes up for it; if pairs vary
+    independently, it is more than enough. ``t`` has ``n - 1`` degrees of freedom times the number of independent
+    layers, ``tr(C)^2 / tr(C^2)`` of their covariance, both without bias. For the mean over layers (``together``), ``s``
+    is the spread of the pairs' means, and no less than if all layers were independent.
     """
     pairs, layers = len(levels), int((~levels.isnan()).any(0).sum())
     if pairs < 2 or not layers:
@@ -293,7 +293,7 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
 
 
 def _equal(comparison: Compared, summary: Summary, rows: list[int] | None) -> str:
-    """What a score of 1 in every layer says: equal features of a Procrustes measure, of a kernel only equal kernels."""
+    """Sentence on a score of 1 in every layer: for Procrustes it means equal features, else only equal kernels."""
     distance = _DISTANCES.get(summary.measure, summary.measure)
     names = [name for name in (f"{distance}{CENTRED}", distance) if "procrustes" in name]
     exact = next((name for name in names if name in comparison.measures), None)
@@ -312,14 +312,14 @@ def _equal(comparison: Compared, summary: Summary, rows: list[int] | None) -> st
 
 
 def _word(summary: Summary, examples: int) -> str:
-    """How similar; nothing without the level of untrained networks, since a high score may be theirs too.
+    """Word for how similar; empty without the level of untrained networks, whose scores may be as high.
 
-    Where one word or another is right by which pair of untrained networks one takes, both are said; where the intervals
-    over examples leave more than that open, nothing can be told.
+    If the word depends on which pair of untrained networks is taken, both words are given; if the intervals over
+    examples leave more than that open, nothing can be told.
     """
     level = max(summary.chance or 0.0, *(summary.untrained or (0.0,)))
     low, high = ((end - level) / max(1 - level, 1e-9) for end in summary.interval or (0.0, 0.0))
-    words = sum(low < least <= high for least, _ in (*_WORDS, (0.0, "")))  # between which the intervals leave it open
+    words = sum(low < least <= high for least, _ in (*_WORDS, (0.0, "")))  # words that the intervals leave open
     if summary.untrained and (examples < _FEWEST or words > _MOST_OPEN):
         return f"cannot be told from {examples} examples"
     if summary.beyond == 0:

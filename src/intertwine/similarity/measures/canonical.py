@@ -1,4 +1,4 @@
-"""Similarities by principal directions: SVCCA, PWCCA, R2_CCA, and the share that a linear map explains."""
+"""Similarities by principal directions: SVCCA, PWCCA, R2_CCA, and the variance that a linear map explains."""
 
 from dataclasses import dataclass
 from math import prod
@@ -10,24 +10,24 @@ from .._features import check_distinct
 from .._linalg import eigen, singular
 from ..base import FeatureSide, Measure, cross_moments, feature_side
 
-_NULL = 1e-9  # share of the largest variance, of channels at norm 1, below which a direction is taken for rounding
-_SURELY = 1e-14  # below which it is
+_NULL = 1e-9  # share of the largest variance, with channels at norm 1, below which a direction counts as rounding
+_SURELY = 1e-14  # share below which it surely is
 _Directions = tuple[Tensor, Tensor, Tensor, bool]
 
 
 class FactorSide(FeatureSide):
-    """One side with its principal directions: centred features ``U S V^T``, by the smaller of their two products.
+    """One side with its principal directions: centred features ``U S V^T``, from the smaller of their two products.
 
-    ``weights`` are ``S V^T``, ``(k, C)`` of the living channels; ``sizes`` are ``S``, ``(k,)``, the largest first;
-    ``basis`` is ``U`` as ``(N, P, k)`` where there are fewer rows than channels (``few``), else what turns products
-    with the channels into those with its columns, ``(k, C)``.
+    ``weights`` are ``S V^T``, ``(k, C)`` over the living channels; ``sizes`` are ``S``, ``(k,)``, the largest first.
+    ``basis`` is ``U`` as ``(N, P, k)`` where there are fewer rows than channels (``few``), else the map ``(k, C)`` from
+    products with the channels to products with the columns of ``U``.
     """
 
     def __init__(self, side: FeatureSide, share: float, known: _Directions | None = None) -> None:
         super().__init__(side.features, side.moments, side.center, side.rows)
         self.side, self.share = side, share
         self.weights, self.sizes, self.basis, self.few = known or _directions(side, share)
-        self.rank = len(self.weights)  # how many directions were kept
+        self.rank = len(self.weights)  # number of directions kept
         self.details = {"directions": self.rank}
 
     def take(self, index: Tensor) -> Self:
@@ -37,7 +37,7 @@ class FactorSide(FeatureSide):
         return type(self)(side, self.share, (self.weights, self.sizes, basis, self.few) if everything else None)
 
     def block(self, b: slice) -> Tensor:
-        """Rows of the examples ``b``: of ``U`` where it is kept, of the centred features elsewhere."""
+        """Rows of the examples ``b``: of ``U`` where it is kept, else of the centred features."""
         return self.basis[b].flatten(0, 1) if self.few else super().block(b)
 
     def whiten(self, rows: Tensor) -> Tensor:
@@ -46,10 +46,10 @@ class FactorSide(FeatureSide):
 
 
 def _directions(side: FeatureSide, share: float) -> _Directions:
-    """``S V^T``, ``S`` and what gives ``U``; null directions and the last ``1 - share`` of the variance dropped.
+    """``S V^T``, ``S`` and the basis for ``U``; null directions and the last ``1 - share`` of the variance are dropped.
 
-    Where it is not plain what is null, channels at norm 1 tell: large ones do not hide the others then, and what
-    rounding leaves goes by channels.
+    Where it is unclear which directions are null, they are judged with channels at norm 1: large channels then do not
+    hide the others, and rounding is judged channel by channel.
     """
     few = side.n * prod(side.size) < int(side.kept.sum())
     x = side.block(slice(0, side.n)) if few else None
@@ -57,7 +57,7 @@ def _directions(side: FeatureSide, share: float) -> _Directions:
     variance, vectors = eigen(moments)
     left = variance / variance[0]
     norms = (moments.diagonal() if x is None else x.square().sum(0)).sqrt()
-    # a small channel among large ones is no rounding, however small
+    # a small channel among large ones is not rounding, however small
     if bool(((left <= _NULL) & (left > _SURELY)).any()) or float(norms.min()) ** 2 * _NULL < _SURELY * variance[0]:
         variance, vectors = eigen(moments / norms / norms[:, None] if x is None else (x / norms) @ (x / norms).T)
         some = variance > _NULL * variance[0]
@@ -74,7 +74,7 @@ def _directions(side: FeatureSide, share: float) -> _Directions:
 
 
 def _forced(a: FactorSide, b: FactorSide) -> int:
-    """How many canonical correlations are 1 whatever the features: two subspaces of centred rows must meet."""
+    """Number of canonical correlations that are 1 whatever the features: two subspaces of centred rows must meet."""
     rows = a.n * prod(a.size)
     return min(a.rank, b.rank, max(0, a.rank + b.rank - (rows - 1)))
 
@@ -85,11 +85,11 @@ def _overlap(a: FactorSide, b: FactorSide) -> Tensor:
 
 
 class _ByDirections(Measure[FactorSide]):
-    """A measure of the main directions of both sides: all of them unless a share of the variance is asked for.
+    """Base of measures of both sides' main directions: all of them unless a share of the variance is asked for.
 
-    Every position of an example counts as a row, so both sides need one spatial size. With channels at norm 1,
-    directions of less than 1e-9 of the largest variance are taken for rounding: "all invertible maps" means scales of
-    channels, and maps of a condition below 3e4.
+    Every position of an example counts as a row, so both sides need the same spatial size. With channels at norm 1,
+    directions with less than 1e-9 of the largest variance count as rounding: "all invertible maps" means scales of
+    channels, and maps with a condition number below 3e4.
     """
 
     share: float = 1.0
@@ -100,7 +100,7 @@ class _ByDirections(Measure[FactorSide]):
         return FactorSide(feature_side(x, channel_dim, center=True), self.share)
 
     def floor(self, a: FactorSide, b: FactorSide) -> float:
-        """Share of the correlations that are 1 for want of rows: all of them from as many directions as rows on."""
+        """Share of the correlations that are 1 for lack of rows: all, if there are as many directions as rows."""
         return _forced(a, b) / min(a.rank, b.rank)
 
 
@@ -109,8 +109,8 @@ class SVCCA(_ByDirections):
     """Mean canonical correlation of the two sides' main directions.
 
     ``sum of rho_i / min(k, k')`` over the canonical correlations of the ``k`` and ``k'`` singular directions that hold
-    ``share`` of each side's variance. Every position of an example counts as a row, so both sides need one spatial
-    size. With fewer than ten rows per direction unrelated sides correlate by chance.
+    ``share`` of each side's variance. Every position of an example counts as a row, so both sides need the same spatial
+    size. With fewer than ten rows per direction, unrelated sides correlate by chance.
 
     Raises:
         ValueError: If the share is outside (0, 1].
@@ -120,7 +120,7 @@ class SVCCA(_ByDirections):
         learning dynamics and interpretability", NeurIPS 2017.
     """
 
-    share: float = 0.99  # Of the variance, to keep; in (0, 1]
+    share: float = 0.99  # Share of the variance to keep; in (0, 1]
 
     stem = "svcca"
     group = "orthogonal maps times isotropic scales, and translations"
@@ -137,10 +137,10 @@ class SVCCA(_ByDirections):
 class PWCCA(_ByDirections):
     """Canonical correlations weighted by how much of the *first* side they account for; not symmetric.
 
-    ``sum of alpha_i rho_i / sum of alpha_i`` with ``alpha_i = sum over c of |<h_i, x_c>|``, ``h_i`` the canonical
-    variates and ``x_c`` the channels of the first side. Of variates whose correlations are 1 for want of rows, any
-    basis would do: those count along which the first side varies most. Rows are as in :class:`SVCCA`; directions of
-    less than 1e-9 of the largest variance, with channels at norm 1, are taken for rounding.
+    ``sum of alpha_i rho_i / sum of alpha_i`` with ``alpha_i = sum over c of |<h_i, x_c>|``, where ``h_i`` are the
+    canonical variates and ``x_c`` the channels of the first side. Among variates whose correlations are 1 for lack of
+    rows, any basis would do; those along which the first side varies most are taken. Rows are as in :class:`SVCCA`;
+    with channels at norm 1, directions with less than 1e-9 of the largest variance count as rounding.
 
     References:
         Morcos, Raghu, Bengio, "Insights on representational similarity in neural networks with canonical correlation",
@@ -159,7 +159,7 @@ class PWCCA(_ByDirections):
         return float(alpha @ rho / alpha.sum())
 
     def floor(self, a: FactorSide, b: FactorSide) -> float:
-        """1 where there are too few rows for any correlation below 1; the weights decide in between."""
+        """1 where there are too few rows for any correlation below 1, else 0, since the weights decide in between."""
         return float(_forced(a, b) == min(a.rank, b.rank))
 
 
@@ -183,16 +183,16 @@ class R2CCA(_ByDirections):
 
 
 _MAPS = ("invertible maps", "orthogonal maps times isotropic scales")
-_SIDES = {"forward": _MAPS, "backward": _MAPS[::-1]}  # what leaves the score alone on either side
+_SIDES = {"forward": _MAPS, "backward": _MAPS[::-1]}  # maps of each side that leave the score unchanged
 
 
 @dataclass(frozen=True)
 class LinearRegression(_ByDirections):
-    """Share of the variance of one side that the best linear map of the other explains; not symmetric.
+    """Share of one side's variance that the best linear map of the other side explains; not symmetric.
 
     With centred channels as columns, ``R2 = 1 - min over A of |Y - X A|^2 / |Y|^2 = |Q_x^T Y|^2 / |Y|^2`` for an
-    orthonormal basis ``Q_x`` of the predictors. It is the fit to the very examples that it is scored on: chance is
-    about the rank of the predictors over ``rows - 1``, and with fewer rows than directions every score is 1. Rows and
+    orthonormal basis ``Q_x`` of the predictors. The fit is scored on the very examples it was made on: chance is about
+    the rank of the predictors over ``rows - 1``, and with fewer rows than directions every score is 1. Rows and
     directions are as in :class:`PWCCA`.
 
     Raises:
@@ -213,12 +213,12 @@ class LinearRegression(_ByDirections):
 
     def _compared(self, a: FactorSide, b: FactorSide) -> float:
         cosines, target = _overlap(a, b).square(), self._target(a, b)
-        explained = cosines.sum(0 if target is b else 1)  # of each direction of the target
+        explained = cosines.sum(0 if target is b else 1)  # share of each direction of the target
         energy = target.sizes.square()
         return float(explained @ energy / energy.sum())
 
     def floor(self, a: FactorSide, b: FactorSide) -> float:
-        """Share of as many of the smallest variances as directions must be shared for want of rows."""
+        """Share of variance in the target's smallest directions, as many as must be shared for lack of rows."""
         energy = self._target(a, b).sizes.square()
         return float(energy[len(energy) - _forced(a, b) :].sum() / energy.sum())
 

@@ -1,4 +1,4 @@
-"""Centred kernel alignment with any kernel, unbiased unless asked otherwise."""
+"""Centred kernel alignment with any kernel, unbiased by default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from ..base import Measure, P, PairwiseSide, check_same_size, living_channels
 from ..hsic import center_gram, check_estimator, check_gram, inner
 from .kernels import ChannelNormalizedKernel, GatesKernel, Kernel, LaplaceKernel, LinearKernel, MaxKernel, RBFKernel
 
-_LEAST = 1e-8  # share of <K, K> that U-centring must leave: the formula takes differences
+_LEAST = 1e-8  # share of <K, K> that U-centring must leave, as the formula takes differences
 _EVERY = (LinearKernel(), MaxKernel(), LaplaceKernel(), RBFKernel(), GatesKernel(), ChannelNormalizedKernel())
 _KERNELS: dict[str, Kernel] = {k.name: k for k in _EVERY}
 
@@ -36,10 +36,10 @@ def kernel_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class GramSide(PairwiseSide):
-    """One side of a CKA: its centred Gram matrix at Frobenius norm 1; two sides' CKA is their inner product.
+    """One side of a CKA: its centred Gram matrix at Frobenius norm 1; the CKA of two sides is their inner product.
 
-    Of some of the examples the submatrix is centred and normalised anew, and what the kernel learned from all of them
-    (channel means and norms, a bandwidth) stays.
+    For some of the examples, the submatrix is centred and normalised anew, but what the kernel learned from all
+    examples (channel means and norms, a bandwidth) stays.
     """
 
     estimator: str = field(kw_only=True)
@@ -83,7 +83,7 @@ class ExplicitSide:
 
 
 def _unit_features(z: Tensor, estimator: str) -> Tensor | None:
-    """Features of an explicit side; ``None`` where centring leaves too little for differences."""
+    """Features of an explicit side; ``None`` where centring leaves too little to take differences of."""
     z = z - z.mean(0)
     total, size = _inner(z, z, "biased"), _inner(z, z, estimator)
     return z / size**0.25 if size > _LEAST * total else None
@@ -98,7 +98,7 @@ def _inner(x: Tensor, y: Tensor, estimator: str) -> float:
 
 
 class Aligned(Measure[P]):
-    """Inner products of matrices over pairs of examples that an ``estimator`` has centred, each at norm 1."""
+    """Inner products of matrices over pairs of examples, centred by an ``estimator`` and scaled to norm 1."""
 
     estimator: str
     psd: bool
@@ -114,7 +114,7 @@ class Aligned(Measure[P]):
         return acos(score)
 
     def floor(self, a: P, b: P) -> float | None:
-        """0 where scores cannot be negative; no bound above -1 is known elsewhere."""
+        """0 where scores cannot be negative; elsewhere no bound above -1 is known."""
         return 0.0 if self.range[0] == 0 else None
 
 
@@ -122,7 +122,7 @@ class Aligned(Measure[P]):
 class CKA(Aligned[GramSide | ExplicitSide]):
     """Centred kernel alignment: ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` (paper 1, definition 5.3, eq. 5.4).
 
-    ``K[m, n] = k(x_m, x_n)`` compares two examples of one side. Feature maps ``(N, C, *S)`` are one example each: the
+    ``K[m, n] = k(x_m, x_n)`` compares two examples of one side. Each feature map in ``(N, C, *S)`` is one example: the
     kernels of G_ReLU-CKA (``"max"``, ``"laplace"``) take every channel's mean and norm over examples and positions, and
     sum over positions channel by channel; the linear kernel is ``sum over c, s of x[m, c, s] x[n, c, s]``.
 
@@ -130,7 +130,7 @@ class CKA(Aligned[GramSide | ExplicitSide]):
         ValueError: If the kernel or the estimator is unknown.
     """
 
-    kernel: Kernel = field(default_factory=LinearKernel)  # What compares two examples of one side, or its name
+    kernel: Kernel = field(default_factory=LinearKernel)  # Kernel that compares two examples of one side, or its name
     # ``"unbiased"`` (0 on average for independent sides, may be negative) or ``"biased"`` (near 1 for wide features
     # even when they are independent)
     estimator: str = "unbiased"
@@ -141,7 +141,7 @@ class CKA(Aligned[GramSide | ExplicitSide]):
         super().__post_init__()
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide | ExplicitSide:
-        """Compute the Gram matrix, centre it and divide it by its norm; or do that to features where they are fewer."""
+        """Compute, centre and normalise the Gram matrix; or the features instead, where they are fewer numbers."""
         x, m, dead = living_channels(x, channel_dim)
         if 2 * x[0].numel() <= len(x) and (numbers := self.kernel.explicit(x, m)) is not None:  # it is less work
             unit = _unit_features(numbers.flatten(1), self.estimator)
@@ -150,7 +150,7 @@ class CKA(Aligned[GramSide | ExplicitSide]):
         return self._by_gram(x, m, dead)
 
     def gram_side(self, x: Tensor, channel_dim: int = 1) -> GramSide:
-        """Compute the Gram matrix, whatever the number of channels: for many pairs, shuffles and subsamples of it."""
+        """Compute the Gram matrix whatever the number of channels, for use in many pairs, shuffles and subsamples."""
         return self._by_gram(*living_channels(x, channel_dim))
 
     def _by_gram(self, x: Tensor, m: Moments, dead: int) -> GramSide:
@@ -175,10 +175,10 @@ def prepare_gram(
     dead: int = 0,
     details: Mapping[str, Any] | None = None,
 ) -> GramSide:
-    """Turn any Gram matrix into a side of a CKA; for Gram matrices that were streamed or computed elsewhere.
+    """Turn any Gram matrix into a side of a CKA, such as one that was streamed or computed elsewhere.
 
     Raises:
-        TypeError: If it is no real floating-point matrix.
+        TypeError: If it is not a real floating-point matrix.
         ValueError: If the matrix is not finite, constant after centring, or too small; or the estimator is unknown.
     """  # noqa: DOC502 - raised by the centring
     return GramSide(_unit(check_gram(gram), estimator), channels, dead, details or {}, estimator=estimator)
@@ -203,12 +203,12 @@ def cka(
 
     Spatial axes are summed over inside the kernel (paper 1, section D.7.2), so widths and resolutions may differ. The
     kernel is ``"linear"``, ``"max"`` (G_ReLU-CKA), ``"laplace"``, ``"rbf"``, ``"gates"`` (which units are on),
-    ``"channel_normalized"`` or a ``Kernel``; the estimator ``"unbiased"`` or ``"biased"``.
+    ``"channel_normalized"`` or a ``Kernel``. The estimator is ``"unbiased"`` or ``"biased"``.
 
     Raises:
-        TypeError: If ``x`` or ``y`` is no dense floating-point tensor.
-        ValueError: If they hold NaN or infinities, fewer than 4 examples, not the same number of them, or nothing that
-            tells them apart; or the kernel or the estimator is unknown.
+        TypeError: If ``x`` or ``y`` is not a dense floating-point tensor.
+        ValueError: If they hold NaN or infinities, fewer than 4 examples, different numbers of examples, or nothing
+            that tells examples apart; or if the kernel or the estimator is unknown.
 
     Examples:
         >>> import torch
@@ -236,12 +236,12 @@ def location_cka(
     """CKA between features at single positions instead of whole examples (paper 1, v2 remark D.3, v1 remark D.2).
 
     Differs from the other CKAs: nothing is summed over space, so positions of ``(N, C, *S)`` and ``(N, C', *S)`` must
-    correspond, and the ``P`` rows of one example are not independent; channels are centred, and normalised, over the
-    ``samples`` locations that are drawn without replacement, by a ``seed``, where there are more; ``None`` takes all.
-    With a kernel of channels it takes time ``n^2 C`` and memory ``n^2`` for ``n`` locations.
+    correspond, and the ``P`` rows of one example are not independent. If there are more than ``samples`` locations,
+    that many are drawn without replacement from a ``seed`` (``None`` takes all), and channels are centred, and
+    normalised, over these. With a kernel of channels it takes time ``n^2 C`` and memory ``n^2`` for ``n`` locations.
 
     Raises:
-        TypeError: If ``x`` or ``y`` is no dense floating-point tensor.
+        TypeError: If ``x`` or ``y`` is not a dense floating-point tensor.
         ValueError: If the kernel is unknown, positions differ, there are fewer than 4 locations, or a side is constant.
 
     Examples:

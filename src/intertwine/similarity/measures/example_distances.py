@@ -1,4 +1,4 @@
-"""Similarities by distances between examples: distance correlation, RSA, and what nearest neighbours share."""
+"""Similarities by distances between examples: distance correlation, RSA, and shared nearest neighbours."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +14,7 @@ from ..hsic import center_gram, inner
 from .cka import Aligned, GramSide, prepare_gram
 from .kernels import linear_gram, square_distances, unit_gram
 
-_ROUNDING = 1e-13  # share of the largest squared dissimilarity within which two are equal
+_ROUNDING = 1e-13  # share of the largest squared dissimilarity within which two count as equal
 _GROUPS = {
     "correlation": "orthogonal maps that keep the line of (1, ..., 1), times isotropic scales; not all rotations",
     "euclidean": "orthogonal maps times isotropic scales, and translations",
@@ -25,8 +25,8 @@ _GROUPS = {
 class DistanceCorrelation(Aligned[GramSide]):
     """Correlation of centred Euclidean distances between examples: 0 in the limit only for independent sides.
 
-    It is CKA with the kernel ``-|x - y|``. With ``A`` the double-centred and ``U`` the U-centred matrix of distances
-    over channels and space, the biased one is ``sqrt(<A_x, A_y> / (|A_x| |A_y|))``, 0 to 1, and near 1 for wide
+    It is CKA with the kernel ``-|x - y|``. Let ``A`` be the double-centred and ``U`` the U-centred matrix of distances
+    over channels and space. The biased estimate is ``sqrt(<A_x, A_y> / (|A_x| |A_y|))``, 0 to 1, and near 1 for wide
     independent features; the unbiased one is *squared*, ``<U_x, U_y> / (|U_x| |U_y|)``, -1 to 1.
 
     Raises:
@@ -61,17 +61,17 @@ class DistanceCorrelation(Aligned[GramSide]):
 
 @dataclass(frozen=True)
 class RSA(Measure[PairwiseSide]):
-    """Correlation, over pairs of examples, of the two sides' dissimilarities.
+    """Correlation of the two sides' dissimilarities over pairs of examples.
 
     With ``"correlation"``, the dissimilarity of two examples is 1 minus the Pearson correlation of their features over
     channels and space, and the score is *not* invariant to rotations or to rescaled channels.
 
-    Constant channels are left out, where rsatoolbox and others keep them: they say nothing about examples, but would
-    change correlations. An example without any living activity has no correlation with another and is refused;
-    ``"euclidean"`` takes it.
+    Constant channels are left out, unlike in rsatoolbox and others: they say nothing about examples, but would change
+    correlations. An example without any living activity has no correlation with another and is refused; ``"euclidean"``
+    accepts it.
 
     Raises:
-        ValueError: If either is unknown.
+        ValueError: If ``distance`` or ``compare`` is unknown.
 
     References:
         Kriegeskorte, Mur, Bandettini, "Representational similarity analysis - connecting the branches of systems
@@ -117,7 +117,7 @@ class RSA(Measure[PairwiseSide]):
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Ranks from 0 on, the mean rank for values that are equal up to rounding: of it would come any ranks."""
+    """Ranks from 0 on; values that are equal up to rounding, which would rank them arbitrarily, get their mean rank."""
     ordered, order = values.sort()
     group = (ordered.diff() > _ROUNDING * ordered[-1]).cumsum(0)
     group = torch.cat([group.new_zeros(1), group])
@@ -137,18 +137,18 @@ def _correlation_distances(x: Tensor) -> Tensor:
             'features are all equal. Use RSA(distance="euclidean").'
         )
     z /= norm
-    return square_distances(linear_gram(z)).div_(2)  # 1 - <z, z'>, without the digits that the 1 takes
+    return square_distances(linear_gram(z)).div_(2)  # 1 - <z, z'>, without the digits that the 1 would cost
 
 
 @dataclass(frozen=True)
 class NeighbourSide(PairwiseSide):
-    """One side as the neighbourhoods of its examples; ``gram`` holds inner products of centred features in float64."""
+    """One side as neighbourhoods of its examples; ``gram`` holds inner products of centred features in float64."""
 
     k: int = field(kw_only=True)  # Number of neighbours
 
     @cached_property
     def near(self) -> Tensor:
-        """How much ``j`` is one of the ``k`` nearest of ``i``, ``(N, N)``; refused with ``k`` examples or fewer."""
+        """Weight of ``j`` among the ``k`` nearest of ``i``, ``(N, N)``; refused with ``k`` examples or fewer."""
         if self.n <= self.k:
             smaller = "Use a smaller k, such as MutualKNN(k=...)."
             raise ValueError(f"examples must be more than k = {self.k}. Got {self.n}. {smaller}")
@@ -160,7 +160,7 @@ class NeighbourSide(PairwiseSide):
         return center_gram(self.gram)
 
     def _taken(self, part: Tensor, index: Tensor, everything: bool) -> Self:
-        """Neighbours in a subsample are found anew."""
+        """Return the side with these examples, whose neighbours are found anew in a subsample."""
         taken = replace(self, gram=part)
         if everything and self.n > self.k:
             vars(taken)["near"] = self.near[index][:, index]
@@ -168,10 +168,10 @@ class NeighbourSide(PairwiseSide):
 
 
 def neighbourhoods(distances: Tensor, k: int) -> Tensor:
-    """How much ``j`` is one of the ``k`` nearest of ``i``: rows of weights from 0 to 1 that sum to ``k``.
+    """Weights of ``j`` among the ``k`` nearest of ``i``: from 0 to 1, with rows that sum to ``k``.
 
-    Examples that are equally far share the places that are left, so that the order of the examples decides nothing: a
-    layer that gives most examples the same features would seem to agree with any other such layer.
+    Examples at equal distance share the places that are left, so that the order of the examples decides nothing.
+    Otherwise a layer that gives most examples the same features would seem to agree with any other such layer.
     """
     rounding = _ROUNDING * distances.max()
     distances = distances.clone().fill_diagonal_(torch.inf)
@@ -183,26 +183,26 @@ def neighbourhoods(distances: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _ByNeighbours(Measure[NeighbourSide]):
-    """A measure of the ``k`` nearest neighbours of every example."""
+    """Base of measures of the ``k`` nearest neighbours of every example."""
 
     k: int = 10
 
     group = "orthogonal maps times isotropic scales, and translations"
     range = (0.0, 1.0)
     pairwise = True
-    has_limit = False  # k neighbours of twice as many examples are nearer ones
+    has_limit = False  # among twice as many examples, the k neighbours are nearer
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ValueError(f"k must be at least 1. Got {self.k}.")
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
-        """Compute the products of all examples, which tell their Euclidean distances over channels and space."""
+        """Compute the products of all examples, which give their Euclidean distances over channels and space."""
         x, m, dead = living_channels(x, channel_dim)
         return NeighbourSide(unit_gram(x, m), x.shape[1] + dead, dead, k=self.k)
 
     def _forced(self, a: NeighbourSide) -> int:
-        """Two sets of ``k`` out of ``N - 1`` others share ``2 k - (N - 1)`` at least."""
+        """Least number of neighbours that two sets of ``k`` out of ``N - 1`` others share: ``2 k - (N - 1)``."""
         return max(0, 2 * self.k - (a.n - 1))
 
 
@@ -211,8 +211,8 @@ class MutualKNN(_ByNeighbours):
     """Share of an example's ``k`` (10) nearest neighbours that both sides agree on, averaged over examples.
 
     ``sum over i, j of min(a_ij, b_ij) / (N k)``, where ``a_ij`` says whether ``j`` is a neighbour of ``i``. Differs
-    from its source, which takes cosines of uncentred features: distances are Euclidean over channels and space, so that
-    translations change nothing. Examples that are equally far share the places that are left, with weights ``a_ij``
+    from its source, which takes cosines of uncentred features: here distances are Euclidean over channels and space, so
+    translations change nothing. Examples at equal distance share the places that are left, with weights ``a_ij``
     between 0 and 1. Unrelated sides score about ``k / (N - 1)``.
 
     Raises:
@@ -228,7 +228,7 @@ class MutualKNN(_ByNeighbours):
         return float(torch.minimum(a.near, b.near).sum(dtype=torch.float64)) / (a.n * self.k)
 
     def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        """What two sets of so many neighbours out of all others share at least."""
+        """Least share that two sets of so many neighbours out of all others have in common."""
         return self._forced(a) / self.k
 
 
@@ -237,7 +237,7 @@ class NeighbourJaccard(_ByNeighbours):
     """Jaccard index of an example's ``k`` nearest neighbours on the two sides, averaged over examples.
 
     ``mean over i of sum_j min(a_ij, b_ij) / sum_j max(a_ij, b_ij)``: neighbours in common over all neighbours.
-    Distances and ties as in :class:`MutualKNN`, of which it is a stricter version.
+    Distances and ties are as in :class:`MutualKNN`, of which it is a stricter version.
 
     Raises:
         ValueError: If ``k`` is less than 1.
@@ -254,21 +254,21 @@ class NeighbourJaccard(_ByNeighbours):
         return float((shared / either).mean())
 
     def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
-        """What two sets of so many neighbours out of all others share at least, over all of both."""
+        """Least that two sets of so many neighbours out of all others have in common, over their union."""
         return self._forced(a) / (2 * self.k - self._forced(a))
 
 
 @dataclass(frozen=True)
 class CKNNA(_ByNeighbours):
-    """Centred kernel alignment of nearest neighbours: linear CKA of the pairs that are near on both sides.
+    """Centred kernel alignment of nearest neighbours: linear CKA over the pairs that are near on both sides.
 
     With U-centred linear Gram matrices ``K`` and ``L`` and neighbour weights ``a``, ``b`` of :class:`MutualKNN`,
 
         sum_ij min(a_ij, b_ij) K_ij L_ij / sqrt(sum_ij a_ij K_ij^2  sum_ij b_ij L_ij^2)
 
     Differs from the authors' code, which puts the masked Gram matrices, no longer symmetric, into the formula of the
-    unbiased HSIC for symmetric ones: centring comes first here, so that ``k = N - 1`` is unbiased linear CKA exactly,
-    and Cauchy and Schwarz bound the score. Chance is a little less than ``k / (N - 1)``.
+    unbiased HSIC for symmetric ones. Here centring comes first, so that ``k = N - 1`` is exactly unbiased linear CKA,
+    and the Cauchy-Schwarz inequality bounds the score. Chance is a little less than ``k / (N - 1)``.
 
     Raises:
         ValueError: If ``k`` is less than 1.

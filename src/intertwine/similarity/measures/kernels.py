@@ -1,4 +1,4 @@
-"""Kernels of examples and what a CKA asks of them: inner products of whole examples, or of one channel at a time."""
+"""Kernels of examples in the form that CKA needs: inner products of whole examples, or of one channel at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,38 +10,38 @@ from torch import Tensor
 
 from .._features import Moments, double, subtract, unit_scale, working_dtype
 
-_EXACT = 4096  # examples for a median; of more, evenly spaced ones are used
-_ROUNDING = 1e-14  # share of the largest squared distance that differences of products cannot tell from 0
+_EXACT = 4096  # examples for a median; from more, evenly spaced ones are taken
+_ROUNDING = 1e-14  # share of the largest squared distance below which differences of products are rounding
 _BLOCK, _COLUMNS = 1 << 18, 512  # elements and columns of centred features at a time, so that they stay in the cache
 
 
 class Kernel(ABC):
-    """A function of two examples' features; its Gram matrix over all examples is all that a CKA sees.
+    """A function of two examples' features; a CKA sees only its Gram matrix over all examples.
 
     Concrete kernels are small frozen dataclasses.
     """
 
     name: str  # Name in the registry
-    group: str  # The exact invariance group of that CKA, in words
+    group: str  # The exact invariance group of the CKA that uses it, in words
     psd: bool  # Whether every Gram matrix is positive semi-definite
-    reads_gates: ClassVar[bool] = False  # Whether signs of features are taken for the gates of their units
+    reads_gates: ClassVar[bool] = False  # Whether signs of features are taken as the gates of their units
 
     @property
     def measure(self) -> str:
-        """Name of the CKA that uses it."""
+        """Name of the CKA that uses this kernel."""
         return f"{self.name}_cka"
 
     @abstractmethod
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
-        """Gram matrix ``(N, N)`` of features without constant channels, and what was chosen on the way."""
+        """Gram matrix ``(N, N)`` of features without constant channels, and what was chosen along the way."""
 
     def explicit(self, x: Tensor, moments: Moments) -> Tensor | None:
-        """Numbers of each example ``(N, ...)`` whose inner products are the Gram matrix, where there are such."""
+        """Arrays ``(N, ...)``, one per example, whose inner products are the Gram matrix; ``None`` if none exist."""
         return None
 
 
 class _OfNumbers(Kernel):
-    """Inner products of numbers of each example, ``(N, C, *S)``, times a factor for each channel, ``(C,)``."""
+    """Inner products of one array per example, ``(N, C, *S)``, times a factor for each channel, ``(C,)``."""
 
     psd = True
 
@@ -49,12 +49,12 @@ class _OfNumbers(Kernel):
     def _numbers(self, x: Tensor, moments: Moments) -> tuple[Tensor, Tensor | None]: ...
 
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
-        """Gram matrix of the numbers, centred over examples."""
+        """Gram matrix of the arrays, centred over examples."""
         numbers, scale = self._numbers(x, moments)
         return linear_gram(numbers, scale, working_dtype(x)), {}
 
     def explicit(self, x: Tensor, moments: Moments) -> Tensor:
-        """The numbers themselves."""
+        """The arrays themselves."""
         numbers, scale = self._numbers(x, moments)
         return double(numbers) if scale is None else double(numbers) * scale.view(-1, *[1] * (x.ndim - 2))
 
@@ -77,8 +77,8 @@ class LinearKernel(_OfNumbers):
 class ChannelNormalizedKernel(_OfNumbers):
     """``k(x, y) = sum over c of <x_c, y_c> / |c|^2``, each channel centred and divided by its norm.
 
-    Differs from linear CKA: it is *not* orthogonally invariant. The paper's figures 2b, 5b and 11b show it under the
-    name orthogonal CKA; it is here to reproduce them.
+    Differs from linear CKA: it is *not* orthogonally invariant. It is here to reproduce the paper's figures 2b, 5b and
+    11b, which show it under the name orthogonal CKA.
     """
 
     name = "channel_normalized"
@@ -91,8 +91,8 @@ class ChannelNormalizedKernel(_OfNumbers):
 def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
     """Gram matrix of features centred over examples: ``K[m, n] = sum over c, s of s_c^2 x[m, c, s] x[n, c, s]``.
 
-    Centring beforehand changes no HSIC and keeps large means from eating the digits. One triangle is computed, from a
-    block of channels at a time, so that no copy is made; in float32, or float64 for float64 features, unless told.
+    Centring first changes no HSIC and keeps large means from costing digits. Only one triangle is computed, a block of
+    channels at a time, so that no copy is made; by default in float32, or in float64 for float64 features.
     """
     n, channels = x.shape[:2]
     dtype = dtype or working_dtype(x)
@@ -113,7 +113,7 @@ def unit_gram(x: Tensor, moments: Moments) -> Tensor:
 
 
 def square_distances(products: Tensor) -> Tensor:
-    """Squared distances of the points whose inner products these are, ``(N, N)``; equal points are at exactly 0."""
+    """Squared distances ``(N, N)`` of points, from their inner products; equal points are at exactly 0."""
     norms = products.diagonal()
     distances = (-2 * products).add_(norms).add_(norms[:, None]).fill_diagonal_(0)
     return distances.masked_fill_(distances < _ROUNDING * distances.max(), 0)
@@ -124,10 +124,10 @@ class GatesKernel(_OfNumbers):
     """``k(x, y) = sum over c, s of 1{x_cs > 0} 1{y_cs > 0}``: one layer's overlap of active units (paper 2, section 2).
 
     Give it features behind a ReLU, or another activation that keeps signs: these are the layer's gates. The Gram matrix
-    is what one layer contributes to the neural path kernel of a fully connected network (theorem 3.1), so that this CKA
-    compares what two layers switch on, not how strongly, and sees no scale at all. Behind a ReLU the group is exactly
-    that of the ReLU; on features without zeros, such as pre-activations, a flipped sign exchanges on and off, which
-    centring cannot tell apart.
+    is what one layer contributes to the neural path kernel of a fully connected network (theorem 3.1). So this CKA
+    compares which units two layers switch on, not how strongly, and sees no scale at all. Behind a ReLU the group is
+    exactly that of the ReLU; on features without zeros, such as pre-activations, a flipped sign exchanges on and off,
+    which centring cannot tell apart.
 
     Examples:
         >>> import torch
@@ -151,7 +151,7 @@ class GatesKernel(_OfNumbers):
 
 @dataclass(frozen=True)
 class OfDistances(Kernel):
-    """A kernel that falls with a distance in units of a positive bandwidth, the median between different examples."""
+    """A kernel that falls with distance over a positive bandwidth, by default the median between different examples."""
 
     bandwidth: float | None = None
     psd = True
@@ -162,16 +162,16 @@ class OfDistances(Kernel):
 
     @property
     def measure(self) -> str:
-        """Name of the CKA that uses it, with a bandwidth that was chosen."""
+        """Name of the CKA that uses this kernel, with its bandwidth if one was given."""
         return super().measure if self.bandwidth is None else f"{super().measure}_{self.bandwidth:g}"
 
 
 @dataclass(frozen=True)
 class RBFKernel(OfDistances):
-    """``k(x, y) = exp(-|x - y|^2 / (2 bandwidth^2))``, the Euclidean distance over channels and space.
+    """``k(x, y) = exp(-|x - y|^2 / (2 bandwidth^2))``, with the Euclidean distance over channels and space.
 
-    The bandwidth is the median distance between different examples unless given, which makes the score invariant to
-    isotropic scales; it is told in the side's ``details``.
+    By default the bandwidth is the median distance between different examples, which makes the score invariant to
+    isotropic scales; the side's ``details`` give its value.
     """
 
     name = "rbf"
@@ -196,7 +196,7 @@ def median_distance(distances: Tensor, root: bool = False) -> float:
         distances = distances[chosen][:, chosen]
         n = _EXACT
     below = distances[torch.ones(n, n, dtype=torch.bool, device=distances.device).tril_(-1)]
-    middle = torch.stack([below.median(), -(-below).median()])  # torch takes the lower one of the two in the middle
+    middle = torch.stack([below.median(), -(-below).median()])  # torch takes the lower one of two middle values
     median = float((middle.sqrt() if root else middle).mean())
     if median <= 0:
         raise ValueError(
@@ -247,8 +247,8 @@ class MaxKernel(Kernel):
     and positions.
 
     Differs from the paper's claim in v1 (lemma 5.5), which v2 withdraws: this kernel is *not* positive semi-definite
-    (v2 example E.44), so that a CKA with it can be negative in its biased form too. And at one level of noise its CKA
-    falls as channels grow (what v2 D.8 asks). The ``"laplace"`` kernel has the same symmetry and neither fault.
+    (v2 example E.44), so a CKA with it can be negative even in its biased form. And at a fixed level of noise its CKA
+    falls as channels grow (the question of v2 D.8). The ``"laplace"`` kernel has the same symmetry and neither fault.
     """
 
     name = "max"
@@ -265,8 +265,8 @@ def max_gram(x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None
     """Gram matrix of the max kernel: ``K[m, n] = max over c of sum over s of z[m, c, s] z[n, c, s]``.
 
     ``z = scale (x - shift)`` of features ``(N, C, *S)``, with a shift and a scale for each channel, ``(C,)``. Half
-    precision is computed in float32, and NaN spreads to its whole row and column. One triangle of tiles, of ``tile``
-    rows unless chosen by shape and device; in each, a running maximum over channels of small matrix products.
+    precision is computed in float32, and NaN spreads to its whole row and column. One triangle is computed in tiles of
+    ``tile`` rows (default by shape and device), each as a running maximum over channels of small matrix products.
     """
     n, channels = x.shape[:2]
     x = x.reshape(n, channels, -1)
@@ -285,14 +285,14 @@ def max_gram(x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None
             for c, (a, b) in enumerate(zip(block[:, rows], block[:, columns])):
                 if count or c:
                     torch.maximum(best, multiply(a, b.T, out=product), out=best)
-                else:  # beginning with 0 would be wrong: all of an entry's products may be negative
+                else:  # starting from 0 would be wrong: all of an entry's products may be negative
                     multiply(a, b.T, out=best)
             here.copy_(best)
     return mirror(gram)
 
 
 def _tile(n: int, p: int, device: torch.device) -> int:
-    """Tile size by measurement on a CPU; on accelerators large, since every launch costs."""
+    """Tile size: as measured on a CPU; large on accelerators, since every launch costs."""
     if device.type != "cpu":
         return 2048
     if p == 1:
@@ -304,14 +304,14 @@ def _tile(n: int, p: int, device: torch.device) -> int:
 class LaplaceKernel(OfDistances):
     """``k(x, y) = exp(-sum over c of |x_c - y_c| / bandwidth)`` on centred, normalised channels (v2 eq. 5.6).
 
-    Differs from the paper, which writes it for features without space, without normalisation and with bandwidth 1:
-    ``|.|`` is the Euclidean norm over space, so that it is the l1 distance without space; channels are centred and
-    divided by their norm, without which it is not G_ReLU invariant; and the bandwidth is the median distance between
-    different examples unless given, told in the side's ``details``.
+    Differs from the paper, which writes it for features without space, without normalisation and with bandwidth 1. Here
+    ``|.|`` is the Euclidean norm over space, so without space the distance is l1; channels are centred and divided by
+    their norm, without which the kernel is not G_ReLU invariant; and the bandwidth is by default the median distance
+    between different examples, given in the side's ``details``.
 
-    It is positive semi-definite: each ``exp(-|x_c - y_c|)`` is, by Schoenberg's theorem, and so is their product. Of
-    ``exp(-|x - y|_p)`` the paper asks for other ``p``: it is in every dimension for ``1 <= p <= 2``; not from dimension
-    2 on for ``p < 1``; not from dimension 3 on for ``p > 2``.
+    It is positive semi-definite: each ``exp(-|x_c - y_c|)`` is, by Schoenberg's theorem, and so is their product. The
+    paper asks about ``exp(-|x - y|_p)`` for other ``p``: it is positive semi-definite in every dimension for ``1 <= p
+    <= 2``, but not from dimension 2 on for ``p < 1``, nor from dimension 3 on for ``p > 2``.
     """
 
     name = "laplace"
@@ -327,7 +327,7 @@ class LaplaceKernel(OfDistances):
 def channel_distances(x: Tensor, scale: Tensor | None = None) -> Tensor:
     """Sum over channels of the Euclidean distance over space: ``D[m, n] = sum over c of s_c |x[m, c] - x[n, c]|``.
 
-    From per-channel Gram matrices in float64; the diagonal is exactly 0, and nothing is below.
+    Computed from per-channel Gram matrices in float64; the diagonal is exactly 0, and no entry is negative.
     """
     n, channels = x.shape[:2]
     x = x.reshape(n, channels, -1)
