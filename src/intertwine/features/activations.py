@@ -1,6 +1,6 @@
-"""Watching a run: modules, nonlinearities, modules and functions alike, and sums that skip these.
+"""Watching a run: modules, nonlinearities (modules and functions alike), and sums that skip them.
 
-Hooks exist only while a run lasts. ``F.relu(x)`` is named after who calls it.
+Hooks exist only while a run lasts. ``F.relu(x)`` is named after its caller.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 _NOT_ACTIVATIONS = (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)
-_CALLERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)  # of torch's modules, those that call functions
+_CALLERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)  # those of torch's own modules that call functions
 _TITLES = {"_prelu_kernel": "prelu", "log_sigmoid_forward": "logsigmoid"}
 ACTIVATIONS = {
     *("relu", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "mish", "softplus", "hardswish", "hardtanh", "tanh"),
@@ -30,13 +30,13 @@ ACTIVATIONS = {
 }
 """Nonlinearities that torch runs as one operation, by its name."""
 CLAMPS = {"aten::clamp", "aten::clamp_min"}
-"""A ReLU where they cut at 0 from below alone."""
+"""A ReLU if they clamp only from below, at 0."""
 
 Names = Callable[[str, str], str | None]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module itself, where ``torch.compile`` wrapped it: compiled code does not call new hooks."""
+    """The module itself, even if ``torch.compile`` wrapped it: compiled code does not call new hooks."""
     return getattr(model, "_orig_mod", model)
 
 
@@ -49,7 +49,7 @@ def watching(watched: Mapping[str, nn.Module], see: Callable[[str, int, nn.Modul
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             k = calls[name]
             calls[name] += 1
-            with torch._C.DisableTorchFunction():  # what a model does to its own operations is not for who watches
+            with torch._C.DisableTorchFunction():  # a model's overrides of operations are not for the watcher
                 see(name, k, module, inputs, output)
 
         return hook
@@ -61,7 +61,7 @@ def watching(watched: Mapping[str, nn.Module], see: Callable[[str, int, nn.Modul
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Whether a module without others applies a nonlinearity: torch's own, and classes named ``...Activation``."""
+    """Whether a module applies a nonlinearity: torch's own, and classes named ``...Activation`` that hold no others."""
     if isinstance(module, _NOT_ACTIVATIONS):
         return False
     named = type(module).__name__.endswith("Activation") and next(module.children(), None) is None
@@ -69,7 +69,7 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def nonlinearity(op: str, low: Any = None, high: Any = None) -> str | None:
-    """The name of the nonlinearity that an operation is, a clamp from ``low`` to ``high`` too, or else ``None``."""
+    """Name of the nonlinearity that an operation is, including a clamp from ``low`` to ``high``; else ``None``."""
     name = op.removeprefix("aten::")
     if f"aten::{name}" in CLAMPS:
         return "relu" if isinstance(low, int | float) and low == 0 and high is None else None
@@ -77,13 +77,13 @@ def nonlinearity(op: str, low: Any = None, high: Any = None) -> str | None:
 
 
 def nonlinearity_run(func: Any, args: Any, kwargs: Any) -> str | None:
-    """The name of the nonlinearity that a dispatched operation is; ``None`` for any other operation."""
+    """Name of the nonlinearity that a dispatched operation is; ``None`` for any other operation."""
     given = dict(zip(("min", "max"), args[1:])) | (kwargs or {})
     return nonlinearity(func.overloadpacket.__name__.rstrip("_"), given.get("min"), given.get("max"))
 
 
 def function_names(modules: Mapping[str, nn.Module]) -> Names:
-    """The rule that names what a module calls, such as ``layer1.0.relu``; ``None`` for one function itself."""
+    """Rule that names what a module calls, such as ``layer1.0.relu``; ``None`` if the module is that function."""
 
     def names(caller: str, function: str) -> str | None:
         module = modules[caller]
@@ -98,7 +98,7 @@ def function_names(modules: Mapping[str, nn.Module]) -> Names:
 
 
 def is_one_function(module: nn.Module) -> bool:
-    """Whether a module of the user holds neither parameters nor modules, such as an activation written by hand."""
+    """Whether a user's module holds neither parameters nor modules, such as an activation written by hand."""
     return next(module.children(), None) is None and next(module.parameters(), None) is None
 
 
@@ -117,7 +117,7 @@ def watching_functions(modules: Mapping[str, nn.Module], see: Callable[[str, str
 
     with ExitStack() as attached:
         for name, module in modules.items():
-            if name and not isinstance(module, torch.jit.ScriptModule):  # those take no hooks
+            if name and not isinstance(module, torch.jit.ScriptModule):  # these take no hooks
                 attached.callback(module.register_forward_pre_hook(enter(name)).remove)
                 attached.callback(module.register_forward_hook(leave).remove)
         attached.enter_context(_Operations(operation))
@@ -125,7 +125,7 @@ def watching_functions(modules: Mapping[str, nn.Module], see: Callable[[str, str
 
 
 class _Operations(OperationMode):
-    """Shows what every operation was given and returned."""
+    """Shows the arguments and the result of every operation."""
 
     def __init__(self, see: Callable[[Any, Any, Any, Any], None]) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class _Operations(OperationMode):
 
 
 def additions(model: nn.Module, example: Any) -> int:
-    """How many sums of a run on the first two examples skip a nonlinearity and do not enter one: ends of blocks."""
+    """Number of sums in a run on two examples that skip a nonlinearity and do not enter one: ends of blocks."""
     made = WeakTensorKeyDictionary()  # step at which a tensor was made; activations are not kept for it
     ends: set[int] = set()  # steps at which the sums were made
     step = latest = 0  # steps so far, and that of the latest nonlinearity
@@ -154,7 +154,7 @@ def additions(model: nn.Module, example: Any) -> int:
         if nonlinearity_run(func, args, kwargs):
             ends.difference_update(made.get(x) for x in given)
             latest = step
-        elif sums and min(made.get(x, step) for x in given) < latest:  # what no step made is a weight
+        elif sums and min(made.get(x, step) for x in given) < latest:  # a tensor that no step made is a weight
             ends.add(step)
         made[output] = step
 

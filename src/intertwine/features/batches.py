@@ -1,4 +1,4 @@
-"""Batches and how they enter a model: a tensor, ``(inputs, labels, ...)``, or keyword arguments."""
+"""Batches and how they are passed to a model: a tensor, ``(inputs, labels, ...)``, or keyword arguments."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -12,7 +12,7 @@ from .._examples import run
 from .._nested import tensors_in, with_items
 from .._random import Stream
 
-_LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
+_LABELS = ("labels", "label")  # left out of keyword batches: given them, models compute losses that nobody asked for
 
 
 def call(model: Callable[..., Any], batch: Any, device: torch.device | None) -> Any:
@@ -30,7 +30,7 @@ def size(batch: Any) -> int:
 
 
 def labels_in(batch: Any) -> Tensor | None:
-    """The labels: a dict's ``labels`` or ``label``, the second entry of a tuple; ``None`` if that is no tensor."""
+    """The labels: a dict's ``labels`` or ``label``, the second entry of a tuple; ``None`` if that is not a tensor."""
     if isinstance(batch, Mapping):
         found = next((batch[key] for key in _LABELS if key in batch), None)
     else:
@@ -49,7 +49,7 @@ def head(batch: Any, examples: int) -> Any:
 
 
 def _first(value: Any, count: int, n: int) -> Any:
-    """What is of ``n`` examples, tensors and lists of other things, cut to the first; anything else as it is."""
+    """Tensors and other lists of ``n`` examples, cut to the first ``count``; anything else stays as it is."""
     if isinstance(value, Tensor):
         return value[:count] if value.ndim and len(value) == n else value
     if _is_of_examples(value, n):
@@ -60,7 +60,7 @@ def _first(value: Any, count: int, n: int) -> Any:
 
 
 def _is_of_examples(value: Any, n: int) -> bool:
-    """Whether it is a list of something other than tensors for each example, such as lengths; tuples are sizes."""
+    """Whether a value is a list with one item, not a tensor, per example, such as lengths; tuples are sizes."""
     return type(value) is list and len(value) == n and not any(True for _ in tensors_in(value))
 
 
@@ -69,12 +69,12 @@ def _batch(inputs: Any) -> Any:
 
 
 def join(batches: Sequence[Any], index: Tensor | None = None) -> Any:
-    """One batch of inputs made of several, or of some of their examples by their ``index`` among all; labels left out.
+    """One batch of inputs joined from several, or from some examples by ``index`` among all; labels are left out.
 
-    They must have one shape, and what is of no example equal.
+    The batches must have one shape, and be equal in what does not belong to single examples.
 
     Raises:
-        ValueError: If they have several shapes, or share what differs.
+        ValueError: If they have several shapes, or differ in what they must share.
     """  # noqa: DOC502 - raised by the parts
     if len(batches) == 1 and index is None:
         return batches[0]
@@ -102,7 +102,7 @@ def grouped(batches: Iterable[Any], at_least: int) -> Iterator[list[Any]]:
 
 
 def length(loader: Iterable[Any]) -> int | None:
-    """The number of batches, ``None`` where the loader does not know: loaders of streams have a length that fails."""
+    """Number of batches, ``None`` if the loader does not know: streaming loaders have a length that fails."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except TypeError:
@@ -110,7 +110,7 @@ def length(loader: Iterable[Any]) -> int | None:
 
 
 def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
-    """The first batch, and an iterator over all batches, that one included: the loader is read once, repeatably."""
+    """The first batch, and an iterator over all batches, that one included: the loader is read only once."""
     _check_iterable(loader, "loader")
     batches = iter(repeatable(loader))
     for first in batches:
@@ -141,8 +141,8 @@ def _check_iterable(loader: Any, name: str) -> None:
 class Repeatable:
     """A loader whose every pass draws the same global random numbers, whatever was drawn before, and leaves no trace.
 
-    Shuffling and augmentation by torch's global random numbers are then the same in every pass. A loader with a
-    generator of its own goes on from where that stands.
+    Shuffling and augmentation by torch's global random numbers are then the same in every pass. A loader with its own
+    generator continues from that generator's state.
     """
 
     def __init__(self, loader: Iterable[Any], seed: int) -> None:
@@ -165,14 +165,14 @@ class Repeatable:
 
 
 def repeatable(loader: Iterable[Any], seed: int | None = None) -> Repeatable:
-    """A loader as :class:`Repeatable`; one that is so already gets the new seed, or keeps its own."""
+    """A loader as a :class:`Repeatable`; one that already is gets the new seed, or keeps its own."""
     if isinstance(loader, Repeatable):
         return loader if seed is None else Repeatable(loader.loader, seed)
     return Repeatable(loader, 0 if seed is None else seed)
 
 
 def device_of(model: nn.Module) -> torch.device | None:
-    """Where the model's first parameter or buffer lives, ``None`` for a model without any."""
+    """Device of the model's first parameter or buffer; ``None`` for a model without any."""
     for tensor in chain(model.parameters(), model.buffers()):
         return tensor.device
     return None

@@ -14,19 +14,19 @@ from .activations import unwrap
 from .batches import call, device_of, labels_in, repeatable, size
 from .points import select
 
-_IGNORED = -100  # label of what is left out, as cross-entropy has it
+_IGNORED = -100  # label of what is left out, as in cross-entropy
 Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> mean loss of the batch
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well a model does.
+    """Performance of a model.
 
     Attributes:
-        loss: Mean over labels, those that are ignored (-100) left out; over examples where labels are no classes, or a
-            ``loss`` is given; NaN where all labels are ignored.
-        accuracy: Share of labels at the largest logit, those that are ignored (-100) left out, or ``None`` where labels
-            are no classes. Logits with NaN among them are wrong.
+        loss: Mean over labels, without ignored ones (-100); over examples if labels are not classes, or a ``loss`` is
+            given; NaN if all labels are ignored.
+        accuracy: Share of labels at the largest logit, without ignored ones (-100); ``None`` if labels are not classes.
+            Logits that include NaN count as wrong.
         examples: Number of examples.
     """
 
@@ -39,7 +39,7 @@ def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) 
     """Loss and accuracy of a model in evaluation mode, without gradients.
 
     Without ``loss``, a batch is ``(inputs, labels, ...)`` or a dict with ``labels``. A model that takes ``labels`` and
-    returns a ``loss`` of its own, as those of transformers do, is asked for it; otherwise the loss is cross-entropy of
+    returns its own ``loss``, as those of transformers do, is asked for it; otherwise the loss is the cross-entropy of
     the logits, ``(N, classes)`` or ``(N, T, classes)``. For other data, ``loss(output, batch)`` is the mean of a batch.
 
     Raises:
@@ -55,7 +55,7 @@ def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) 
         for batch in repeatable(loader):
             n = size(batch)
             value, weight, right, count = _scored(model, batch, device, loss)
-            if weight:  # else the mean is of no labels, and no number
+            if weight:  # else the mean is over no labels, and not a number
                 total, weights = total + weight * value, weights + weight
             examples += n
             correct, labels_seen = correct + right, labels_seen + count
@@ -67,7 +67,7 @@ def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) 
 def _scored(
     model: nn.Module, batch: Any, device: torch.device | None, loss: Loss | None
 ) -> tuple[float, int, int, int]:
-    """Mean loss of a batch, how many that is a mean of, labels at the largest logit, and labels in all."""
+    """Mean loss of a batch, the number of labels in this mean, of labels at the largest logit, and of all labels."""
     labels = labels_in(batch)
     if loss is not None:
         output = call(model, batch, device)
@@ -98,7 +98,7 @@ def _scored(
 
 
 def _averaged(own: float, logits: Tensor | None, labels: Tensor, examples: int) -> int:
-    """How many labels a model's own loss is the mean of: models of text predict label ``t + 1`` at ``t``."""
+    """Number of labels in the mean of a model's own loss: text models predict label ``t + 1`` at ``t``."""
     if not _fit(logits, labels):
         return examples
     if labels.ndim > 1:

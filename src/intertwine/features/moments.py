@@ -1,6 +1,6 @@
-"""Moments of channels over a stream of batches, merged in float64 (Chan, Golub and LeVeque 1983); those of batch norms.
+"""Moments of channels over a stream of batches, merged in float64 (Chan, Golub and LeVeque 1983); batch-norm moments.
 
-The deviations of a constant channel are exactly 0, whatever its value: a mean that is rounded would make it vary.
+The deviations of a constant channel are exactly 0, whatever its value: about a rounded mean it would seem to vary.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ def double(x: Tensor) -> Tensor:
 
 
 class ChannelMoments:
-    """Mean and variance of every channel over all that was added: ``count`` values of each."""
+    """Mean and variance of every channel over everything that was added: ``count`` values of each."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -29,7 +29,7 @@ class ChannelMoments:
         self._squares: Tensor | None = None  # sums of squares about the mean
 
     def add(self, x: Tensor, channel_dim: int = 1) -> None:
-        """Add features ``(N, C, *S)``."""
+        """Include features ``(N, C, *S)``."""
         x = double(x.detach()).movedim(channel_dim, -1)
         first, others = x[(0,) * (x.ndim - 1)], list(range(x.ndim - 1))
         about = x - first  # so that the mean of equal values is that value
@@ -37,7 +37,7 @@ class ChannelMoments:
         self.merge(x.numel() // len(first), first + mean, about.sub_(mean).square_().sum(others))
 
     def merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
-        """Add ``n`` values per channel by their means and sums of squares about them, ``(C,)``, in float64."""
+        """Include ``n`` values per channel, by their means and sums of squares about these, ``(C,)``, in float64."""
         if self._mean is None or self._squares is None:
             self.count, self._mean, self._squares = n, mean, squares
             return
@@ -48,7 +48,7 @@ class ChannelMoments:
 
     @property
     def mean(self) -> Tensor:
-        """``(C,)``, float64."""
+        """Means, ``(C,)``, float64."""
         return _seen(self._mean)
 
     @property
@@ -58,7 +58,7 @@ class ChannelMoments:
 
     @property
     def variance(self) -> Tensor:
-        """Unbiased, ``(C,)``, float64; NaN for a single value."""
+        """Unbiased variances, ``(C,)``, float64; NaN for a single value."""
         return self.squares / (self.count - 1) if self.count > 1 else torch.full_like(self.squares, torch.nan)
 
 
@@ -77,7 +77,7 @@ class CrossMoments:
         self._products: list[Tensor] = []  # sums of products about the means
 
     def add(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> None:
-        """Add features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples."""
+        """Include features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples."""
         rows = [double(z.detach().movedim(channel_dim, 0).reshape(z.shape[channel_dim], -1)) for z in (x, y)]
         if rows[0].shape[1] != rows[1].shape[1]:
             raise ValueError(
@@ -98,17 +98,17 @@ class CrossMoments:
 
     @property
     def covariance(self) -> Tensor:
-        """``(C, C')``, float64, divided by the count less one."""
+        """``(C, C')``, float64, divided by the count minus one."""
         return self.products()[0] / max(self.a.count - 1, 1)
 
     def products(self) -> list[Tensor]:
-        """Sums of products about the means: between the two, ``(C, C')``, then within each where they are wanted."""
+        """Sums of products about the means: between the two maps, ``(C, C')``, then within each if asked for."""
         _seen(self.a._mean)
         return list(self._products)
 
 
 def normalisable(batches: Iterable[Any], least: int = 2) -> Iterator[Any]:
-    """Batches of ``least`` examples or more, so that each has a spread; smaller ones join their neighbours."""
+    """Batches of at least ``least`` examples, so that each has a spread; smaller ones join their neighbours."""
     groups = regroup(batches, least)
     first = next(groups, None)
     if first is None or size(first) < least:
@@ -121,7 +121,7 @@ def normalisable(batches: Iterable[Any], least: int = 2) -> Iterator[Any]:
 
 
 def fewest(model: nn.Module, layers: Mapping[str, int], batch: Any) -> int:
-    """How many examples have a spread at layers with channels at an axis: one where each has several positions."""
+    """Fewest examples with a spread at layers with a channel axis each: one if each has several positions."""
     values: list[int] = []
     see = lambda name, k, module, inputs, output: values.append(output.numel() // output.shape[layers[name]])
     watched = {name: model.get_submodule(name) for name in layers}
@@ -132,11 +132,11 @@ def fewest(model: nn.Module, layers: Mapping[str, int], batch: Any) -> int:
 
 
 class NormStatistics:
-    """Replaces running means and variances, ``(C,)`` each, by the moments of what runs through the batch norms.
+    """Replaces running means and variances, ``(C,)`` each, by the moments of what passes through the batch norms.
 
-    In the ``with`` block batch norms normalise by their batch and write its statistics (momentum 1) for ``add`` to take
-    over. Afterwards each holds the mean and the unbiased variance of all examples together, merged in float64, unlike
-    an average of running statistics. A norm that did not run, and all of them after an error, hold what they held.
+    In the ``with`` block, batch norms normalise by their batch and write its statistics (momentum 1) for ``add`` to
+    take over. Afterwards each norm holds the mean and the unbiased variance of all examples together, merged in
+    float64, unlike an average of running statistics. After an error, or if a norm did not run, it holds what it held.
     """
 
     def __init__(self, norms: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -145,7 +145,7 @@ class NormStatistics:
         self._found = {key: ChannelMoments() for key in self._norms}
 
     def add(self, mean: Tensor, variance: Tensor, values: int) -> None:
-        """Take over one batch: the running tensors that a norm has just written, and its values of each channel."""
+        """Take over one batch: the running tensors that a norm has written, and the number of values per channel."""
         self._found[id(mean)].merge(values, mean.to(torch.float64, copy=True), variance.double() * (values - 1))
 
     def __enter__(self) -> Self:

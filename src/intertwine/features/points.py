@@ -17,7 +17,7 @@ from .activations import function_names, is_activation, is_one_function, unwrap,
 from .batches import call, device_of, head, size
 
 Selector: TypeAlias = int | str | Callable[[Any], Any]
-_PREFERRED = ("last_hidden_state", "hidden_states", "logits")  # of Hugging Face outputs, in this order
+_PREFERRED = ("last_hidden_state", "hidden_states", "logits")  # in Hugging Face outputs, in this order
 
 _FIRST = (
     nn.modules.conv._ConvNd,
@@ -29,14 +29,14 @@ _FIRST = (
     nn.modules.pooling._AdaptiveMaxPoolNd,
 )
 _LAST = (nn.Linear, nn.Embedding, nn.MultiheadAttention)
-_DRY_RUN = 2  # examples that the listing run uses
+_DRY_RUN = 2  # examples in the run that lists points
 
 
 def select(output: Any, how: Selector | None = None) -> Tensor | None:
-    """The features in a module's output, ``None`` where there are none.
+    """The features in a module's output; ``None`` if there are none.
 
     ``how`` is an index into a tuple, a key of a mapping (or the name of an attribute), or a function. ``None`` takes a
-    tensor itself, the first floating-point tensor of a tuple, and of a mapping ``last_hidden_state``,
+    tensor itself, the first floating-point tensor of a tuple, and from a mapping ``last_hidden_state``,
     ``hidden_states`` or ``logits`` before anything else.
     """
     if how is None:
@@ -56,7 +56,7 @@ def select(output: Any, how: Selector | None = None) -> Tensor | None:
 
 
 def selector_for(module: str, call: int, outputs: Selector | Mapping[str, Selector] | None) -> Selector | None:
-    """The selector of one call of a module: ``outputs`` holds one for all, or some by ``name#k`` or ``name``."""
+    """Selector of one call of a module: ``outputs`` is one selector for all, or a mapping by ``name#k`` or ``name``."""
     if not isinstance(outputs, Mapping):
         return outputs
     return outputs.get(f"{module}#{call}", outputs.get(module))
@@ -69,8 +69,8 @@ class Reading:
     Attributes:
         outputs: Which tensor of a tuple or mapping to read, for all layers or by name; see
             :func:`intertwine.features.layers`.
-        channel_dim: Axis of the channels, for all layers or by name, where the guess of
-            :func:`intertwine.features.layers` is wrong.
+        channel_dim: Axis of the channels, for all layers or by name, if the guess of :func:`intertwine.features.layers`
+            is wrong.
         max_examples: Use this many examples at most.
         memory: Bytes, or text such as ``"4 GiB"``: half for features, half for work. By default half of what is free.
     """
@@ -86,20 +86,19 @@ class Point:
     """A place in a model's run where features can be read.
 
     Attributes:
-        name: The module's name in ``named_modules()``, with ``#k`` for its ``k``-th call where it runs more than once.
-            A nonlinearity that a module calls as a function has the function's name behind: ``layer1.0.relu``.
+        name: The module's name in ``named_modules()``, with ``#k`` for its ``k``-th call if it runs more than once. A
+            nonlinearity that a module calls as a function adds the function's name: ``layer1.0.relu``.
         kind: The class of the module, or the name of the function.
         shape: Shape of one example's features, without the batch axis.
         channel_dim: The guessed channel axis of the features ``(N, C, *S)``, 1 or -1; see :func:`layers`.
-        calls: How often the module runs in one forward pass.
+        calls: Number of times the module runs in one forward pass.
         activation: Whether it is a nonlinearity.
         leaf: Whether the module contains no others.
         dtype: Type of the features.
-        function: Whether it is a function's output and no module's.
-        copies: Whether the module returned what it was given, perhaps in another shape, as dropout does in evaluation
-            mode.
+        function: Whether it is the output of a function rather than of a module.
+        copies: Whether the module returned its input, perhaps in another shape, as dropout does in evaluation mode.
         stream: Whether it is the residual stream behind one of several equal blocks: what a block returns in the shape
-            that it was given, where no nonlinearity made it.
+            of its input, where no nonlinearity made it.
     """
 
     name: str
@@ -126,7 +125,7 @@ class Point:
 
     @property
     def channels(self) -> int:
-        """The number of channels."""
+        """Number of channels."""
         return self.shape[0 if self.channel_dim == 1 else -1]
 
     @property
@@ -140,17 +139,17 @@ def layers(
 ) -> tuple[Point, ...]:
     """List every point of a model where features can be read, in the order in which a run reaches them.
 
-    The model runs once, on the first two examples, in evaluation mode and without gradients. A module counts where its
-    output holds a floating-point tensor that is not empty and has the batch first, and so does a nonlinearity that a
-    module calls as a function.
+    The model runs once, on the first two examples, in evaluation mode and without gradients. A module is listed if its
+    output holds a non-empty floating-point tensor with the batch first; so is a nonlinearity that a module calls as a
+    function.
 
-    The channel axis is a guess: convolutions, batch, instance and group norms and pooling keep channels on axis 1;
-    linear layers, embeddings, attention and layer norms keep them last; any other module has them where the latest of
-    those with an output of the same shape has them. Failing that, rank 3 is read as tokens ``(N, T, C)``, everything
-    else as ``(N, C, *S)``. Functions that compare layers let you override it.
+    The channel axis is a guess. Convolutions, batch, instance and group norms and pooling keep channels on axis 1;
+    linear layers, embeddings, attention and layer norms keep them last; any other module takes the axis of the latest
+    of these with an output of the same shape. Failing that, rank 3 is read as tokens ``(N, T, C)``, everything else as
+    ``(N, C, *S)``. Functions that compare layers let you override it.
 
-    A batch is a tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments. Of a tuple or mapping that a
-    module returns, ``outputs`` says which tensor to read, an index, a key or a function, for all layers or by name: by
+    A batch is a tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments. If a module returns a tuple
+    or mapping, ``outputs`` says which tensor to read, by an index, a key or a function, for all layers or by name; by
     default the first floating-point tensor, and ``last_hidden_state`` before others.
 
     Examples:
@@ -175,7 +174,7 @@ def layers(
 
 
 def choose(points: Sequence[Point], wanted: str | Sequence[str] | None, model: nn.Module) -> tuple[Point, ...]:
-    """The points that names and patterns choose, in their order, without repetition (see :class:`Tapped`)."""
+    """Points chosen by names and patterns, in their order, without repetition (see :class:`Tapped`)."""
     if wanted is None:
         found = [p for p in points if p.activation or p.stream] or [p for p in points if p.leaf and not p.copies]
         if not found:
@@ -199,7 +198,7 @@ def _listed(
     model: nn.Module, batch: Any, examples: int, outputs: Selector | Mapping[str, Selector] | None
 ) -> tuple[Point, ...]:
     """Run the model once and list its points."""
-    axes: dict[tuple[int, ...], int] = {}  # the latest channel axis that is sure, by shape
+    axes: dict[tuple[int, ...], int] = {}  # the latest certain channel axis, by shape
     every = dict(model.named_modules())
     named = function_names(every)
     calls: Counter[str] = Counter()
@@ -232,7 +231,7 @@ def _listed(
 
     def see_function(caller: str, function: str, output: Tensor) -> None:
         nonlocal latest
-        latest = output  # kept, so that its memory is not another tensor's
+        latest = output  # kept, so that no other tensor reuses its memory
         nonlinear.add(caller)
         name = named(caller, function)
         if name is not None:
@@ -247,7 +246,7 @@ def _listed(
 
 
 def _repeated(every: Mapping[str, nn.Module]) -> set[str]:
-    """Names of modules that hold others and stand in one list with others of their class."""
+    """Names of modules that contain others and stand in one list with others of their class."""
     kinds = {name: (name.rpartition(".")[0], type(module)) for name, module in every.items() if name}
     counts = Counter(kinds.values())
     lists = {name for name, module in every.items() if isinstance(module, nn.Sequential | nn.ModuleList)}
@@ -256,7 +255,7 @@ def _repeated(every: Mapping[str, nn.Module]) -> set[str]:
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors are the same numbers in memory, perhaps in another shape."""
+    """Whether two tensors are the same numbers in memory, perhaps in different shapes."""
     strided = x.layout == y.layout == torch.strided and not x.is_meta
     return strided and x.numel() == y.numel() and x.data_ptr() == y.data_ptr()
 
@@ -281,9 +280,9 @@ def _why_missing(name: str, points: Sequence[Point], known: Mapping[str, nn.Modu
 
 
 def _axis_by_kind(module: nn.Module | None) -> int | None:
-    """The channel axis of what a module of torch returns, 1 or -1; ``None`` for any other module."""
+    """Channel axis of what one of torch's modules returns, 1 or -1; ``None`` for any other module."""
     if isinstance(module, _FIRST):
         return 1
-    # Subclasses of LayerNorm often permute axes around it, so that only the class itself is sure.
+    # Subclasses of LayerNorm often permute axes around it, so only the class itself is certain.
     over_one = type(module) in (nn.LayerNorm, nn.RMSNorm) and len(module.normalized_shape) == 1  # type: ignore[union-attr, arg-type]
     return -1 if over_one or isinstance(module, _LAST) else None

@@ -1,6 +1,6 @@
-"""Spectral norms of torch: the singular vectors that a layer keeps beside its weight, and what they say of its size.
+"""Spectral norms of torch: the singular vectors that a layer keeps beside its weight, and the size they imply.
 
-In evaluation mode torch divides the weight ``W`` by ``u^T W v`` with the vectors as they are: for another weight they
+In evaluation mode torch divides the weight ``W`` by ``u^T W v`` with the vectors as they are: for another weight, they
 are another network's.
 """
 
@@ -18,7 +18,7 @@ from .._evaluation import evaluating
 
 @dataclass(frozen=True)
 class SpectralNorm:
-    """One of them: the weight as a matrix, ``(rows, columns)``, and the live vectors."""
+    """One spectral norm: the weight as a matrix, ``(rows, columns)``, and the live vectors."""
 
     matrix: Tensor
     u: Tensor
@@ -28,7 +28,7 @@ class SpectralNorm:
 
     @property
     def size(self) -> Tensor:
-        """What the weight is divided by."""
+        """Number by which the weight is divided."""
         return self.u @ self.matrix @ self.v
 
     def equals(self, other: "SpectralNorm") -> bool:
@@ -38,13 +38,13 @@ class SpectralNorm:
 
 
 def spectral_norms(model: nn.Module) -> dict[str, SpectralNorm]:
-    """All spectral norms of a network, made by a hook or as a parametrisation, by the name of what divides."""
-    with torch.no_grad(), evaluating(model):  # in training mode torch would go on with its iteration
+    """All spectral norms of a network, made by a hook or as a parametrisation, by the name of the divided weight."""
+    with torch.no_grad(), evaluating(model):  # in training mode torch would continue its iteration
         return {norm.u_name.removesuffix("_u"): norm for norm in _found(model)}
 
 
 def follow_(merged: nn.Module, parents: Iterable[nn.Module]) -> nn.Module:
-    """Measure the spectral norms of a merged network anew, those left out that a parent has bit for bit."""
+    """Measure the spectral norms of a merged network anew, except those that a parent has bit for bit."""
     found = spectral_norms(merged)
     known = [spectral_norms(parent) for parent in parents] if found else []
     for name, norm in found.items():

@@ -19,15 +19,15 @@ class Tapped:
     """A model whose hidden features can be read: call it on a batch inside a ``with`` block.
 
     Hooks exist only while a batch runs, whatever happens in it. Inside the block the model is in evaluation mode;
-    afterwards every module has the training flag that it had. Features are copied when the module returns, so that a
-    later in-place activation or ``+=`` cannot change them.
+    afterwards every module has its former training flag. Features are copied when the module returns, so that a later
+    in-place activation or ``+=`` cannot change them.
 
     Layers are names, ``name#k`` for the ``k``-th call of a module that runs more than once, or patterns such as
-    ``"layer1.*"``. ``None`` takes what all nonlinearities return, modules and functions, and the residual stream behind
-    each of several equal blocks where no nonlinearity made it; in a model without any, all leaf modules that do more
-    than hand on what they were given. ``outputs`` are as in :func:`intertwine.features.layers`. What is kept of the
-    features of a layer, by default a copy, is ``keep(name, features)``, which sees the live tensor and must not keep or
-    change it. Batches go to the ``device``, by default where the model is.
+    ``"layer1.*"``. ``None`` takes the outputs of all nonlinearities, modules and functions, and the residual stream
+    behind each of several equal blocks where no nonlinearity made it; in a model without any, all leaf modules that do
+    more than pass on their input. ``outputs`` are as in :func:`intertwine.features.layers`. ``keep(name, features)``
+    returns what to keep of a layer's features, by default a copy; it sees the live tensor and must not keep or change
+    it. Batches go to the ``device``, by default the model's.
 
     Examples:
         >>> import torch
@@ -74,7 +74,7 @@ class Tapped:
         return self.points
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:
-        """Run the model on a batch: layer names to features, ``(N, C, *S)`` or ``(N, T, C)`` for tokens, in order."""
+        """Run the model on a batch; return features by layer, ``(N, C, *S)`` or ``(N, T, C)`` for tokens, in order."""
         if self._mode is None:
             raise RuntimeError(
                 "a tapped model must be called inside 'with tap(model, layers) as tapped:'. Got a call outside it."
@@ -132,7 +132,7 @@ def collect(
     device: torch.device | str | None = None,
     progress: bool | None = None,
 ) -> dict[str, Tensor]:
-    """Collect hidden features of all examples, on the CPU.
+    """Hidden features of all examples, on the CPU.
 
     Everything is held in memory; :func:`intertwine.features.tap`, with the same arguments, streams instead.
 

@@ -24,13 +24,13 @@ class ActiveSubnetwork(Result):
 
     Attributes:
         layers: Names of the gates, in the order in which they run.
-        gates: For each of them the gates of the input ``(C, *S)``: bool; values for leaky ReLUs and soft gates; for max
-            poolings the positions taken.
+        gates: For each of them the gates of the input ``(C, *S)``: bool; numbers for leaky ReLUs and soft gates; for
+            max poolings the positions taken.
         weights: Effective linear map ``(outputs, C, *S)``: what each output multiplies the value network's input by.
-        offsets: What biases add ``(outputs,)``.
+        offsets: What biases add to each output ``(outputs,)``.
         outputs: ``weights`` applied to the input, plus ``offsets`` ``(outputs,)``: exactly the network's outputs.
-        log_overlap: Natural logarithm of the overlap of the input with itself: how many paths to one output are on.
-            Where layers share weights between positions, pairs of paths in one bundle are counted.
+        log_overlap: Natural logarithm of the overlap of the input with itself: of how many paths to one output are on.
+            If layers share weights between positions, pairs of paths in one bundle are counted.
     """
 
     layers: tuple[str, ...]
@@ -65,9 +65,9 @@ class ActiveSubnetwork(Result):
 def active_subnetwork(model: nn.Module, x: Tensor) -> ActiveSubnetwork:
     """Find the sub-network that one input switches on (P2 definition A.3) and the affine map that it computes.
 
-    With its gates held fixed a ReLU network is affine: the second of the two linearities of a gated network, and the
-    reason that one input's output can be explained exactly, entry by entry. The map holds as far as no gate changes. Of
-    a gated network it is the map of the value network, from ``x`` or from the constant 1 that it is given.
+    With its gates held fixed a ReLU network is affine: this is the second of the two linearities of a gated network,
+    and why the output for one input can be explained exactly, entry by entry. The map holds as long as no gate changes.
+    For a gated network it is the map of the value network, from ``x`` or from the constant 1 that it receives.
 
     Args:
         model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network.
@@ -143,7 +143,7 @@ class EffectiveMaps(Result):
 
     Attributes:
         maps: Layer by layer, in the order in which the value network uses them.
-        positions: ``"all"``, or ``"centre"`` where of each channel only the middle position is given.
+        positions: ``"all"``, or ``"centre"`` if only the middle position of each channel is given.
     """
 
     maps: tuple[EffectiveMap, ...]
@@ -189,16 +189,16 @@ def effective_maps(
 ) -> EffectiveMaps:
     """Find the affine map from the input to every pre-activation of a linear gating network (P2 section 3).
 
-    The first of a DLGN's two linearities: without ReLUs each unit's pre-activation is one image, compared with the
-    input, plus an offset. It is the Jacobian, which here does not depend on the input: found from every basis image, in
-    float64 and evaluation mode. A ReLU network has no such map; for one input :func:`active_subnetwork` gives the map
-    of its outputs.
+    This is the first of a DLGN's two linearities: without ReLUs each unit's pre-activation is one image, compared with
+    the input, plus an offset. The map is the Jacobian, which here does not depend on the input: it is found from every
+    basis image, in float64 and evaluation mode. A ReLU network has no such map; for one input :func:`active_subnetwork`
+    gives the map of its outputs.
 
     Args:
-        network: What :func:`dlgn` or :func:`dlgn_sf` made. It is copied.
+        network: A network that :func:`dlgn` or :func:`dlgn_sf` made. It is copied.
         example: Inputs ``(N, C, *S)``; the first is used, for its shape and as a check.
-        layers: Names of the layers to return; all without.
-        positions: ``"all"`` units, or of each channel of a convolution the one at the ``"centre"``: the images of the
+        layers: Names of the layers to return; by default all.
+        positions: ``"all"`` units, or for each channel of a convolution the one at the ``"centre"``: the images of the
             others are its shifts wherever padding and the stride of a pooling play no part.
         memory: Bytes that all images together may take.
 
@@ -206,7 +206,7 @@ def effective_maps(
         One map for each layer of gates, in float64.
 
     Raises:
-        TypeError: If ``network`` is no gated network.
+        TypeError: If ``network`` is not a gated network.
         ValueError: If its gating network is not linear, a layer is unknown, or the images do not fit.
 
     Examples:
@@ -249,7 +249,7 @@ def effective_maps(
 def _columns(
     gating: Callable[[Tensor], list[Tensor]], x: Tensor, zero: Sequence[Tensor], chosen: dict[int, Index]
 ) -> dict[int, Tensor]:
-    """The network on every basis image less its offsets, for all layers at once; each ``(units, inputs)``."""
+    """The network on every basis image minus its offsets, for all layers at once; each ``(units, inputs)``."""
     columns: dict[int, list[Tensor]] = {i: [] for i in chosen}
     for inputs in torch.arange(x.numel(), device=x.device).split(_BATCH):
         found = gating(one_hot(inputs, x.numel()).to(x).view(-1, *x.shape[1:]))
@@ -272,7 +272,7 @@ def _check(network: GatedNetwork, positions: str) -> None:
 
 
 def _names(network: GatedNetwork, x: Tensor, count: int) -> list[str]:
-    """Names of the ReLUs that the gates are for."""
+    """Names of the ReLUs that the gates belong to."""
     value = copied(network.value).eval()
     program = capture_relu(value, x.to(next(value.parameters())))
     names = [n for n, call in zip(program.names, program.gate_calls) if call.op not in MAX_POOLS]

@@ -1,4 +1,4 @@
-"""Gated counterparts of a ReLU network: DGN, DLGN and DLGN-SF; and copies with ReLUs for other activations."""
+"""Gated counterparts of a ReLU network: DGN, DLGN and DLGN-SF; and copies with ReLUs in place of other activations."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -33,17 +33,16 @@ def dgn(
 
     Args:
         model: A ReLU network; it is copied.
-        example_inputs: ``(N, C, *S)``: with them, what is wrong with the model is said here rather than at the first
-            call.
+        example_inputs: ``(N, C, *S)``. If given, errors in the model are raised here rather than at the first call.
         regime: One of the three.
-        input: What the value network is given: ``"x"`` or ``"ones"``.
+        input: Input of the value network: ``"x"`` or ``"ones"``.
         beta: Steepness of soft gates.
         permutation: The k-th ReLU of the value network uses the gates of layer ``permutation[k]``.
-        initialise: Gives a copy fresh weights; by default every module's own ``reset_parameters``.
-        seed: Of the fresh weights.
+        initialise: Function that gives a copy fresh weights; by default every module's own ``reset_parameters``.
+        seed: Seed of the fresh weights.
 
     Returns:
-        A network with ``gating`` and ``value``, called as ``model`` is.
+        A network with ``gating`` and ``value``, called like ``model``.
 
     Raises:
         ValueError: If ``regime`` is none of the three, or the model has other nonlinearities than ReLUs and max
@@ -90,7 +89,7 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
             return new
         with torch.no_grad():
             for parameter in new.parameters():
-                parameter.fill_(torch.nan)  # to see what is not drawn anew
+                parameter.fill_(torch.nan)  # to see which ones are not drawn anew
         for name, module in new.named_modules():
             if isinstance(module, nn.MultiheadAttention):
                 raise ValueError(
@@ -125,19 +124,19 @@ def dlgn(
 ) -> GatedNetwork:  # fmt: skip
     """Build the deep linearly gated network of a ReLU network (P2 section 3).
 
-    The gating network is affine in evaluation mode only: a batch norm in training mode is not. It is ``model`` without
-    ReLUs; max poolings become averages in both networks and batch norms stay (appendix C). Both get fresh weights.
+    The gating network is ``model`` without ReLUs. It is affine in evaluation mode only, since a batch norm in training
+    mode is not. Max poolings become averages in both networks and batch norms stay (appendix C). Both get fresh
+    weights.
 
     Args:
         model: A ReLU network; it is copied.
-        example_inputs: ``(N, C, *S)``: with them, what is wrong with the model is said here rather than at the first
-            call.
-        input: What the value network is given: ``"x"``, or ``"ones"`` for ``DLGN(x, 1)``.
+        example_inputs: ``(N, C, *S)``. If given, errors in the model are raised here rather than at the first call.
+        input: Input of the value network: ``"x"``, or ``"ones"`` for ``DLGN(x, 1)``.
         gate: ``"soft"`` or ``"hard"``.
         beta: Steepness of soft gates.
         permutation: The k-th ReLU of the value network uses the gates of layer ``permutation[k]``.
-        initialise: Gives a copy fresh weights; by default every module's own ``reset_parameters``.
-        seed: Of the fresh weights.
+        initialise: Function that gives a copy fresh weights; by default every module's own ``reset_parameters``.
+        seed: Seed of the fresh weights.
 
     Returns:
         A network with ``gating`` and ``value``; :func:`effective_maps` shows what each gate looks for.
@@ -168,20 +167,20 @@ def dlgn_sf(
 ) -> GatedNetwork:  # fmt: skip
     """Build the DLGN with shallow features: each layer's gates come from one linear map of the input (P2 section 3.3).
 
-    Print leaves the maps' kernel sizes and strides to its figures. Here gates ``(C, H, W)`` come from one convolution
-    of stride 1, averaged down to ``(H, W)``, and flat gates from one matrix.
+    The paper leaves the maps' kernel sizes and strides to its figures. Here gates ``(C, H, W)`` come from one
+    convolution of stride 1, averaged down to ``(H, W)``, and flat gates from one matrix.
 
     Args:
         model: A ReLU network; its architecture gives the value network and the shapes of the gates.
         example_inputs: One input ``(1, C, *S)``.
-        input: What the value network is given; the paper found ``"ones"`` about 2 % better than ``"x"`` and has it in
-            its table, so it is the default here. :func:`dlgn`, built-in networks and commands take ``"x"`` unless told.
+        input: Input of the value network. The paper found ``"ones"`` about 2 % better than ``"x"`` and uses it in its
+            table, so it is the default here; :func:`dlgn`, built-in networks and commands default to ``"x"``.
         gate: ``"soft"`` or ``"hard"``.
         beta: Steepness of soft gates.
         maps: Window of the convolutions, and whether pre-activations are normalised.
         permutation: The k-th ReLU of the value network uses the gates of layer ``permutation[k]``.
-        initialise: Gives the value network fresh weights; by default every module's own ``reset_parameters``.
-        seed: Of the fresh weights.
+        initialise: Function that gives the value network fresh weights; by default each module's ``reset_parameters``.
+        seed: Seed of the fresh weights.
 
     Returns:
         A network with ``gating`` and ``value``.
@@ -200,7 +199,7 @@ def dlgn_sf(
     with seeded(seed):
         gating = ShallowFeatures(example_inputs, shapes, maps).to(example_inputs)
     network = GatedNetwork(gating, value, gate=gate, beta=beta, input=input, permutation=permutation)
-    if is_plain(example_inputs):  # not where only shapes are built
+    if is_plain(example_inputs):  # not if only shapes are built
         network.check(example_inputs)
     return network
 
@@ -212,7 +211,7 @@ def averaged(model: nn.Module) -> nn.Module:
 
 
 def _exchange(model: nn.Module, new: Callable[[nn.Module | None], nn.Module | None]) -> int:
-    """Put what is ``new`` for a module, if anything is, in its place wherever it is held; how many places these are."""
+    """Replace each module by what ``new`` gives for it, if anything, wherever it is held; return how many places."""
     held = ((module, *item) for module in model.modules() for item in module._modules.items())
     found = [(module, name, other) for module, name, child in held if (other := new(child)) is not None]
     for module, name, other in found:  # named_children() would leave out one that is held twice
@@ -240,14 +239,14 @@ _MODULES = (
 def rectified(model: nn.Module) -> nn.Module:
     """A copy whose other activations are ReLUs: the nearest network that has gates.
 
-    What is lost: the function. The copy agrees with ``model`` only as far as its activations resemble a ReLU; train it
-    before you study its paths. Leaky and parametric ReLUs and absolute values are gates as they are and stay.
+    What is lost is the function. The copy agrees with ``model`` only as far as its activations resemble a ReLU, so
+    train it before you study its paths. Leaky and parametric ReLUs and absolute values are gates already and stay.
 
     Args:
-        model: A network that holds its activations as modules. It is left as it is.
+        model: A network that holds its activations as modules. It is left unchanged.
 
     Raises:
-        ValueError: If none of its modules is an activation that could be replaced.
+        ValueError: If none of its modules is an activation that can be replaced.
 
     Examples:
         >>> rectified(nn.Sequential(nn.Linear(2, 3), nn.GELU()))[1]

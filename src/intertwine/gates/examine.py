@@ -29,7 +29,7 @@ class SharedGates(Result):
         classes: Names of the classes.
         counts: Examples of each class ``(classes,)``.
         rates: For each layer ``(classes, C, *S)``: the mean of a unit's gate over the class's examples. For a ReLU it
-            is the share of examples for which the unit is on; gates of soft and of leaky units are numbers, too.
+            is the share of examples for which the unit is on; gates of soft and leaky units are numbers too.
         overlap: For each layer ``(classes, classes)``: the mean over units of the product of their gates for two
             *different* examples, one of each class; for ReLUs the share of units that are on for both.
     """
@@ -43,8 +43,8 @@ class SharedGates(Result):
     def alignment(self, layer: str | int) -> Tensor:
         """``overlap[a, b] / sqrt(overlap[a, a] overlap[b, b])`` ``(classes, classes)``.
 
-        1 where two classes share as much with each other as each with itself. No bound: classes may share more with
-        each other than within, and a class without any overlap has NaN.
+        It is 1 where two classes share as much with each other as each with itself. That is no bound: classes may share
+        more with each other than within, and a class without any overlap has NaN.
         """
         overlap = self.overlap[self._at(layer)]
         own = overlap.diagonal()
@@ -102,13 +102,13 @@ class SharedGates(Result):
 def shared_gates(model: nn.Module, x: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> SharedGates:
     """Find how often every ReLU is on for each class, and how many gates two classes share.
 
-    The overlap of two classes is the one of P2 definition 2.2, layer by layer and averaged over pairs of two examples.
+    The overlap of two classes is that of P2 definition 2.2, layer by layer and averaged over pairs of two examples.
 
     Args:
         model: A ReLU network, in evaluation mode, or a gated network.
         x: Inputs ``(N, C, *S)``.
         labels: Class of each input ``(N,)``, from 0.
-        classes: Names of the classes; their numbers without.
+        classes: Names of the classes; by default their numbers.
 
     Returns:
         Rates and overlaps. Max poolings choose rather than switch and are left out.
@@ -165,7 +165,7 @@ class GateLayer:
     """How one layer of ReLUs switches over the examples."""
 
     name: str  # The layer
-    shape: tuple[int, ...]  # Of its units ``(C, *S)``
+    shape: tuple[int, ...]  # Shape of its units ``(C, *S)``
     on: float  # Share of units that are on, on average over examples
     never: int  # Units that are off for every example
     always: int  # Units that are on for every example: they are linear
@@ -178,7 +178,7 @@ class GateLayer:
 
 @dataclass(frozen=True, repr=False)
 class GateStudy(Result):
-    """What ``examine`` found.
+    """Result of ``examine``.
 
     Kernels are normalised, ``K[i, j] / sqrt(K[i, i] K[j, j])``, and their examples are in the order of the classes.
 
@@ -191,12 +191,12 @@ class GateStudy(Result):
         base: Base kernels by layer ``(N, N)``: the share of units on for both of two examples, normalised.
         npk: The neural path kernel ``(N, N)``.
         ntk: The neural tangent kernel, its trace over outputs ``(N, N)``.
-        alignments: Centred alignments of pairs of kernels by the names of both; ``"labels"`` is 1 within classes.
-        example: The input that was looked at closely ``(C, *S)``.
+        alignments: Centred alignments of pairs of kernels, by the names of both; ``"labels"`` is 1 within classes.
+        example: The input examined closely ``(C, *S)``.
         active: The sub-network that it switches on.
-        features: What each unit of a linear gating network looks for, where one was given.
-        settings: How it was made, and what the caller adds.
-        notes: What a reader should know.
+        features: What each unit of a linear gating network looks for, if one was given.
+        settings: How the study was made, and what the caller adds.
+        notes: Caveats for the reader.
     """
 
     model: str
@@ -232,7 +232,7 @@ class GateStudy(Result):
 
     @property
     def verdict(self) -> str:
-        """The sentences to take away."""
+        """The conclusions, in sentences."""
         units = sum(layer.units for layer in self.layers)
         on = sum(layer.on * layer.units for layer in self.layers) / units
         frozen = sum(layer.never + layer.always for layer in self.layers)
@@ -295,17 +295,17 @@ def examine(
 
     Args:
         model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network: then its tangent
-            kernel is that of the value network, and a soft gate counts as on above 1/2.
+            kernel is that of its value network, and a soft gate counts as on above 1/2.
         x: Inputs ``(N, C, *S)``.
-        labels: Class of each ``(N,)``, from 0; at least two examples of each.
-        classes: Names of the classes; their numbers without.
-        kernel_examples: How many examples the kernels take, as evenly over classes as there are.
-        index: Which input to look at closely.
+        labels: Class of each input ``(N,)``, from 0; at least two examples of each.
+        classes: Names of the classes; by default their numbers.
+        kernel_examples: Number of examples in the kernels, spread over the classes as evenly as possible.
+        index: Index of the input to examine closely.
         max_operations: Multiply-adds above which the path kernel is refused.
-        progress: Show how far the work is.
+        progress: Whether to show progress.
 
     Returns:
-        The study. ``to_html`` writes its page; ``dataclasses.replace`` gives the network another name than its class's,
+        The study. ``to_html`` writes its page; ``dataclasses.replace`` gives the network a name other than its class's,
         and ``features`` to show beside.
 
     Raises:
@@ -325,7 +325,7 @@ def examine(
     steps = iter(track(range(5), "taking the network apart", enabled=progress))
     switches, learnt, notes = model, None, list[str]()
     if isinstance(model, GatedNetwork):
-        kept = model.gating, model.value  # gates are counted: hard ones in the place of soft ones
+        kept = model.gating, model.value  # hard gates replace soft ones for counting
         switches = GatedNetwork(*kept, gate="hard", input=model.input, permutation=model.permutation)
         learnt = [n for n, _ in model.named_parameters() if n.startswith("value.")]
         soft = ", and soft gates count as on above 1/2 in statistics, shared gates and base kernels"

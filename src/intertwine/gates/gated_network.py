@@ -19,20 +19,20 @@ _TRIALS = 4
 class GatedNetwork(nn.Module):
     """A deep gated network: ``y = <phi(x), v>`` with gates from one network and weights in another (P2 section 2.2.2).
 
-    The value network is affine in its input once the gates are fixed. With batch norm in training mode it is not, and
+    The value network is affine in its input once the gates are fixed. With batch norm in training mode it is not, so
     ``y = <phi, v>`` holds in evaluation mode only; the paper trains it with batch norm all the same. :meth:`check`
-    makes sure of it on an example: nonlinearities that are no ReLUs, in whatever form, are refused at the first call.
+    verifies this on an example: nonlinearities other than ReLUs, in whatever form, are refused at the first call.
 
     Args:
         gating: Maps inputs to a list, in the order in which the value network's ReLUs and max poolings run:
             pre-activations for ReLUs, positions taken for poolings.
         value: The network whose ReLUs become ``q * gate``.
-        gate: ``"soft"``: ``sigmoid(beta q)``, which lets gradients through to the gates; ``"hard"``: ``1{q > 0}``,
-            which lets none through: the gating network stays as it is, whether ``frozen`` or not.
+        gate: ``"soft"``: ``sigmoid(beta q)``, which passes gradients to the gates; ``"hard"``: ``1{q > 0}``, which
+            passes none, so the gating network stays as it is, whether ``frozen`` or not.
         beta: Steepness of soft gates.
-        input: What the value network is given: ``"x"``, or ``"ones"``.
+        input: Input of the value network: ``"x"`` or ``"ones"``.
         permutation: The value network's k-th ReLU uses the gates of layer ``permutation[k]``.
-        frozen: The gating network is not trained and stays in evaluation mode.
+        frozen: Whether the gating network is not trained and stays in evaluation mode.
 
     Raises:
         ValueError: If an option is unknown.
@@ -86,12 +86,12 @@ class GatedNetwork(nn.Module):
         """Gates as the value network uses them, in its own order.
 
         Raises:
-            ValueError: If the permutation is of another length.
+            ValueError: If the permutation has another length.
         """  # noqa: DOC502 - raised by in_order()
         return self.in_order([q if q.dtype == torch.long else self._gate(q) for q in self.pre_activations(x)])
 
     def in_order(self, found: list[Tensor]) -> list[Tensor]:
-        """What the gating network gives, in the order of the value network's gates."""
+        """Outputs of the gating network, in the order of the value network's gates."""
         if self.permutation is None:
             return found
         relus = [i for i, g in enumerate(found) if g.dtype != torch.long]
@@ -107,19 +107,19 @@ class GatedNetwork(nn.Module):
         return self._gated(self.gates(x), torch.ones_like(x) if self.input == "ones" else x)
 
     def check(self, example: Tensor) -> None:
-        """Check on an example that the network is what its name says; the first call does it too.
+        """Check on an example that the network is what its name says; the first call does so too.
 
-        The value network must be affine in its input once the gates are fixed, and the gating network of a DLGN in the
-        image, both in evaluation mode.
+        In evaluation mode, the value network must be affine in its input once the gates are fixed, and the gating
+        network of a DLGN must be affine in the image.
 
         Args:
-            example: Inputs ``(N, C, *S)``, of which the first is tried.
+            example: Inputs ``(N, C, *S)``, of which the first is tested.
 
         Raises:
-            ValueError: If one of them is not affine, or gates are not of the shape of what they gate.
+            ValueError: If one of them is not affine, or gates have another shape than what they gate.
         """  # noqa: DOC502 - raised where it is found
         check_batch_norms(self)
-        self._checked = True  # first, because what follows asks for gates
+        self._checked = True  # set first, because what follows asks for gates
         device, low = example.device, example.dtype in (torch.bfloat16, torch.float16)
         try:
             twin = copied(self)  # so that nothing of this is left
@@ -174,7 +174,7 @@ class GatedNetwork(nn.Module):
 
 
 def check_hard(model: nn.Module, name: str) -> None:
-    """Refuse a gated network, by the ``name`` that messages call it, whose gates are soft where they must be hard."""
+    """Refuse a gated network with soft gates where gates must be hard; messages call the network ``name``."""
     if isinstance(model, GatedNetwork) and model.gate != "hard":
         raise ValueError(
             f"gates of {name} must be hard: soft gates sigmoid(beta q) change when units are rescaled, so that nothing "
@@ -183,7 +183,7 @@ def check_hard(model: nn.Module, name: str) -> None:
 
 
 class Features(nn.Module):
-    """The pre-activations of a ReLU network: a gating network; ``linear`` leaves its ReLUs out: an affine one."""
+    """The pre-activations of a ReLU network, as a gating network; ``linear`` leaves its ReLUs out: it is affine."""
 
     def __init__(self, network: nn.Module, linear: bool = False) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class ShallowMaps:
     """Linear maps of a DLGN-SF."""
 
     kernel_size: int = 3  # Window of the convolutions (odd)
-    batch_norm: bool = False  # Normalise each layer's pre-activations, which stay affine in evaluation mode
+    batch_norm: bool = False  # Whether to normalise pre-activations, which stay affine in evaluation mode
 
 
 SHALLOW_MAPS = ShallowMaps()
@@ -210,8 +210,8 @@ SHALLOW_MAPS = ShallowMaps()
 class ShallowFeatures(nn.Module):
     """One linear map from the input to each layer of gates: the gating network of a DLGN-SF (P2 section 3.3).
 
-    From an example ``(1, C, *S)`` and the shapes of gates: those of ``(C, *S)`` come from one convolution followed by
-    an average to their size, flat gates from one matrix. Print leaves kernel sizes and strides to its figures.
+    From an example ``(1, C, *S)`` and the shapes of gates: gates ``(C, *S)`` come from one convolution followed by an
+    average to their size, flat gates from one matrix. The paper leaves kernel sizes and strides to its figures.
     """
 
     def __init__(self, example: Tensor, shapes: Sequence[tuple[int, ...]], maps: ShallowMaps = SHALLOW_MAPS) -> None:

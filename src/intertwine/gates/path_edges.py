@@ -1,7 +1,7 @@
-"""Edges between scalar nodes that each call of a captured ReLU network makes, found by basis vectors.
+"""Edges between scalar nodes that each call of a captured ReLU network makes, found with basis vectors.
 
 A call is run on every basis vector, and its edges are checked on random numbers. The rules of path kernels share none
-of it, so that one can be tested against the other.
+of this code, so that one can be tested against the other.
 """
 
 import math
@@ -15,7 +15,7 @@ from ..programs import Call
 from ..programs.operations import AVERAGE_POOLS, BATCH_NORMS, MAX_POOLS, is_gate
 from .relu_program import ReluProgram
 
-_LARGEST = 2.0**31  # bytes of a table of edges
+_LARGEST = 2.0**31  # most bytes of a table of edges
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class Linearised:
-    """All edges by position of the call, and what stands in each slot: its name and its numbers."""
+    """All edges by position of the call, and the content of each slot: its name and its numbers."""
 
     edges: dict[int, list[Edges]]
     slots: tuple[str, ...]
@@ -55,7 +55,7 @@ def linearise(program: ReluProgram, x: Tensor) -> Linearised:
 
 
 def _values(program: ReluProgram, x: Tensor) -> dict[int, Tensor]:
-    """What stands at every value but constants."""
+    """Contents of every value except constants."""
     read = {r.id for call in program.calls for r in call.inputs}
     outputs = [out for call in program.calls for out in call.outputs if out is not None and out.id in read]
     states = {program.states[name].id: tensor for name, tensor in program.contents.items()}
@@ -97,7 +97,7 @@ class _Linear:
         return self.run({**self.zeros, **given}).flatten().double()
 
     def along(self, i: int, w: int | None = None) -> Callable[[Tensor], Tensor]:
-        """The linear part in one activation; with ``w`` the bilinear part, with numbers of weights in their place."""
+        """The linear part in one activation; with ``w`` the bilinear part, with weights replaced by their numbers."""
         if w is None:
             return lambda t: self.apply({i: t}) - self.constant
         numbers = self.numbers(w)
@@ -135,7 +135,7 @@ _Sparse = tuple[Tensor, Tensor, Tensor]  # where entries begin and end, and the 
 
 
 def _sparse(linear: _Linear, i: int, f: Callable[[Tensor], Tensor]) -> _Sparse:
-    """A linear map of one activation, by a one at each of its nodes in turn."""
+    """A linear map of one activation as a sparse matrix, from a one at each of its nodes in turn."""
     given, found = linear.zeros[i], list[_Sparse]()
     for node in range(given.numel()):
         values = f(given.flatten().index_fill(0, torch.tensor(node, device=given.device), 1).view(given.shape))
@@ -157,7 +157,7 @@ def _from_constant(values: Tensor) -> Edges:
 
 
 def _numbered(edges: Edges, slot: int) -> Edges:
-    """Edges whose coefficients number the weight that stands on them."""
+    """Edges whose coefficients number the weights that they carry."""
     ones = torch.ones_like(edges.coefficient)
     return replace(edges, coefficient=ones, slot=slot, weight=edges.coefficient.round().long() - 1)
 
@@ -201,7 +201,7 @@ def _batch_norm(linear: _Linear, slots: _Slots) -> list[Edges]:
 
 
 def _check(linear: _Linear, edges: list[Edges], slots: _Slots) -> None:
-    """Check on random numbers that the edges give what the call does."""
+    """Check on random numbers that the edges reproduce the call."""
     call, generator = linear.call, torch.Generator().manual_seed(0)
     given = {
         i: torch.randn(linear.values[i].shape, generator=generator, dtype=torch.float64).to(linear.values[i])
@@ -223,7 +223,7 @@ def _check(linear: _Linear, edges: list[Edges], slots: _Slots) -> None:
 
 
 def _contribution(edges: Edges, before: Tensor | None, slots: _Slots, size: int) -> Tensor:
-    """What edges add to the nodes in which they end; NaN where what stands on them is no weight."""
+    """What edges add to the nodes in which they end; NaN if what they carry is not a weight."""
     value = edges.coefficient.double()
     if edges.slot is not None and edges.weight is not None:
         known = slots.values[edges.slot]

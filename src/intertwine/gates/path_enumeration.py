@@ -1,4 +1,4 @@
-"""Enumeration of the paths of a small ReLU network: features, values, activity, bundles. The oracle of path kernels."""
+"""Enumeration of the paths of a small ReLU network: features, values, activity, bundles. The test of path kernels."""
 
 from dataclasses import dataclass, field
 
@@ -18,12 +18,12 @@ class Paths:
     source: Tensor  # Input node at which each path starts ``(P,)``, a flat index; -1 for the constant-1 node
     # The weights on each path ``(P, slots)`` as flat indices into the tensor that ``slots`` names; -1: none
     weights: Tensor = field(repr=False)
-    # For each column of ``weights`` the parameter's name, or what else multiplies (a gain, a pooling)
+    # For each column of ``weights``, the parameter's name, or whatever else multiplies (a gain, a pooling)
     slots: tuple[str, ...]
-    # Product of the weights of each path ``(P,)``, ``v(p)`` (definition 2.1), average pooling's 1/size too
+    # Product of the weights of each path ``(P,)``, ``v(p)`` (definition 2.1), with average pooling's 1/size
     value: Tensor = field(repr=False)
     activity: Tensor = field(repr=False)  # Product of the gates of each path ``(N, P)``, ``A(x, p)``
-    # What stands at the path's source ``(N, P)``, times constants of the model on the way
+    # Value at the path's source ``(N, P)``, times constants of the model along the way
     signal: Tensor = field(repr=False)
     # Number of the bundle that each path belongs to ``(P,)``: paths with the same weights (definition A.3)
     bundle: Tensor = field(repr=False)
@@ -91,18 +91,18 @@ class Paths:
 def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_paths: int = 1_000_000) -> Paths:
     """Enumerate the paths of a small network (P2 definitions 2.1, 2.2, A.1-A.4, section 2.2).
 
-    Where we go beyond print: a bias is a path that starts at a constant-1 node; a batch norm's gain
-    ``gamma / sqrt(var + eps)`` is a weight and its shift a bias; the positions that a max pooling may take are gates;
-    an average pooling's 1/size is part of the value (print counts it in the activity and in the limit's constant).
-    With these, ``output = <phi(x), v>`` holds exactly for every network of linear maps, ReLUs and poolings, and paths
-    with the same weights form one bundle. Anything else is refused with a ``ValueError`` that says what and where.
+    Beyond the paper, a bias is a path that starts at a constant-1 node; a batch norm's gain ``gamma / sqrt(var + eps)``
+    is a weight and its shift a bias; the positions that a max pooling may take are gates; an average pooling's 1/size
+    is part of the value (the paper counts it in the activity and in the limit's constant). With these, ``output =
+    <phi(x), v>`` holds exactly for every network of linear maps, ReLUs and poolings, and paths with the same weights
+    form one bundle. Anything else is refused with a ``ValueError`` that says what and where.
 
     Args:
         model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network.
         x: Inputs ``(N, C, *S)``.
         output: Which output the paths lead to.
         input: ``"x"``, or ``"ones"`` for the features of a value network with constant input 1.
-        max_paths: More than these are refused.
+        max_paths: Networks with more paths than this are refused.
 
     Raises:
         ValueError: If the model holds anything else, or no parameters.
@@ -188,7 +188,7 @@ def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_path
 
 
 def _step(table: _Partial, edges: Edges, gate_slot: int | None, max_paths: int, where: str) -> _Partial:
-    """Lengthen each partial path by every edge that leaves its node."""
+    """Extend each partial path by every edge that leaves its node."""
     order = edges.src.argsort(stable=True)
     src = edges.src[order]
     first, last = torch.searchsorted(src, table.node), torch.searchsorted(src, table.node, right=True)

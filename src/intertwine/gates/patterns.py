@@ -32,17 +32,17 @@ def gate_patterns(
     """Gates of every ReLU and max pooling: ``G(q) = 1{q > 0}`` (P2 section 2.2.1).
 
     Args:
-        model: A ReLU network, in evaluation mode, or a gated network: the gates that its value network is given.
+        model: A ReLU network, in evaluation mode, or a gated network: then the gates that its value network receives.
         x: Inputs ``(N, C, *S)``.
-        batch_size: Examples that run at once.
+        batch_size: Number of examples run at once.
         others: What to do about GELU, SiLU, tanh and the like. ``"ratio"`` gives ``act(q) / q``, with which paths still
-            add up to the output, but which is neither on/off nor kept by rescaling units; ``"sign"`` gives
-            ``1{q > 0}``, which is kept, but says only where the unit would be on if it were a ReLU.
+            add up to the output, but which is neither on/off nor invariant to rescaled units; ``"sign"`` gives ``1{q >
+            0}``, which is invariant, but says only where the unit would be on if it were a ReLU.
 
     Returns:
-        Module name (with ``#k`` where a module gates more than once) to gates ``(N, C, *S)``: bool for ReLUs; numbers
-        from 0 to 1 for soft gates; 1 or the other slope for leaky and parametric ReLUs and absolute values (-1); for
-        max pooling the flat position within the channel that each output took.
+        Gates ``(N, C, *S)`` by module name (with ``#k`` if a module gates more than once): bool for ReLUs; numbers from
+        0 to 1 for soft gates; 1 or the other slope for leaky and parametric ReLUs and absolute values (-1); for max
+        pooling the flat position within the channel that each output took.
 
     Raises:
         ValueError: If ``others`` is none of the three.
@@ -61,7 +61,7 @@ def gate_patterns(
 
 
 def structure(model: nn.Module, input: str) -> tuple[nn.Module, str]:
-    """The network whose weights make the paths, and what it is given: ones where that is asked for or its own way."""
+    """The network whose weights make the paths, and its input: ones if that is asked for or the network's own way."""
     if input not in ("x", "ones"):
         raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
     if not isinstance(model, GatedNetwork):
@@ -72,9 +72,9 @@ def structure(model: nn.Module, input: str) -> tuple[nn.Module, str]:
 def observe(
     model: nn.Module, program: ReluProgram, x: Tensor, batch_size: int = 500, ratio: bool = False
 ) -> list[Tensor]:
-    """Gates of all examples, one tensor for each gate of ``program``: of a gated network those that its values use.
+    """Gates of all examples, one tensor per gate of ``program``; for a gated network, those that its values use.
 
-    With ``ratio`` activations that are no gates give ``act(q) / q``.
+    With ``ratio``, activations that are not gates give ``act(q) / q``.
     """
     if isinstance(model, GatedNetwork):
         return _gates_of(model, program, x, batch_size)
@@ -93,7 +93,7 @@ def observe(
 
 
 def _gate_positions(reader: Program, program: ReluProgram) -> tuple[int, ...]:
-    """The calls of a program for any batch size that are the gates of a program of one example."""
+    """Calls of a program for any batch size that are the gates of a program for one example."""
     ops = {call.op for call in program.gate_calls}
     found = reader.find(lambda c: c.op in ops and (is_gate(c) or c.op in OTHERS) and c.inputs[0].id in reader.varying)
     described = [(c.op, reader.values[c.inputs[0].id].shape[1:]) for c in (reader.calls[i] for i in found)]
@@ -106,7 +106,7 @@ def _gate_positions(reader: Program, program: ReluProgram) -> tuple[int, ...]:
 
 
 def _noting(gates: dict[int, Tensor], position: int, ratio: bool) -> Handler:
-    """What runs a gating call and notes the gates of its batch."""
+    """Handler that runs a gating call and records the gates of its batch."""
 
     def run(call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Any:
         result = operation(**args)
@@ -162,18 +162,18 @@ class SpaceMatch:
     space: str  # Name of the space
     layers: tuple[str, ...]  # The ReLUs that switch its units
     agreement: float  # Share of examples (and positions) for which matched units are both on or both off
-    before: float  # The same with the units as they come
-    # Units whose gates are those of another unit of the same network (above all units that are never on, or always):
+    before: float  # The same with the units in their own order
+    # Units whose gates equal those of another unit of the same network (above all units that are never on, or always):
     # gates cannot tell them apart
     ambiguous: int
 
 
 @dataclass(frozen=True, repr=False)
 class GateMatch(Result):
-    """What ``match_gates`` found.
+    """Result of ``match_gates``.
 
     Attributes:
-        spaces: Space by space.
+        spaces: The match of each space.
         unmatched: Spaces that no gate switches, matched by weights alone.
         transformation: Moves A to B: units by gates, scales and signs by weights. It is not part of the saved result:
             use its own ``save``.
@@ -203,17 +203,17 @@ class GateMatch(Result):
 def match_gates(a: nn.Module, b: nn.Module, x: Tensor, *, sym: Symmetry | None = None) -> GateMatch:
     """Align two networks by their gates: pair units that are on for the same inputs.
 
-    Gates do not change when units are rescaled. In each space that ReLUs switch (several of them, in a residual stream)
-    the pairing with the largest number of agreeing gates is found, exactly; weights in balanced coordinates choose
-    among pairings that gates leave open, signs in front of batch norms, and units of other spaces, and scales are
-    fitted to them. A copy that was permuted and rescaled is recovered exactly where gates or weights tell all units
-    apart. Gates of ``|q|`` follow the signs of units and are not looked at.
+    Gates do not change when units are rescaled. In each space that ReLUs switch (several of them, in a residual
+    stream), the pairing with the largest number of agreeing gates is found exactly. Weights in balanced coordinates
+    choose among pairings that gates leave open, signs in front of batch norms, and units of other spaces; scales are
+    fitted to them. A copy that was permuted and rescaled is recovered exactly if gates or weights tell all units apart.
+    Gates of ``|q|`` follow the signs of units and are not used.
 
     Args:
         a: A ReLU network, in evaluation mode.
         b: A network of the same architecture.
         x: Inputs ``(N, C, *S)`` that switch many units: the more, the fewer units look alike.
-        sym: The symmetry of both where it is known already.
+        sym: The symmetry of both, if it is known already.
 
     Returns:
         The match; ``iw.symmetries(a, x).act(match.transformation, a)`` is A in B's order.

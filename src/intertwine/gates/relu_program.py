@@ -1,4 +1,4 @@
-"""Captured ReLU networks: values that depend on the input, weights, gates, and activations that are no gates."""
+"""Captured ReLU networks: values that depend on the input, weights, gates, and activations that are not gates."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ RATIOS = {
 
 
 def other_activation(name: str) -> str:
-    """What a message says of an activation that is no gate, by the name of its operation, such as ``"gelu"``."""
+    """Message about an activation that is not a gate, by the name of its operation, such as ``"gelu"``."""
     if name in RATIOS:
         gate = (
             f"Its gate would be act(q) / q = {RATIOS[name]}: with it paths still add up to the output, but it is "
@@ -50,18 +50,18 @@ _REFUSED = operations.OTHER_ACTIVATIONS | OTHERS | {"aten::exp"}
 _AFFINE = operations.BATCH_NORMS | operations.REARRANGEMENTS | operations.PARTS | operations.REPEATS
 _AFFINE |= operations.AVERAGE_POOLS | operations.GATHERS | operations.INTERPOLATIONS
 _AFFINE |= aten("add sub rsub neg cat sum constant_pad_nd flip roll index_select")
-"""In all that they read."""
+"""Affine in everything that they read."""
 _BILINEAR = aten("mul convolution addmm mm bmm")
-"""In what they multiply: affine where one factor depends on the input."""
+"""Affine in what they multiply, if one factor depends on the input."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ReluProgram(Program):
-    """A program of one example, whose one input is the image and whose one output are the logits."""
+    """A program of one example, whose only input is the image and whose only output is the logits."""
 
     weights: Mapping[int, tuple[str, ...]]  # Values computed from parameters alone, with the names of those parameters
     gates: tuple[int, ...]  # Positions in ``calls`` of the calls that gate: ReLUs and max poolings
-    names: tuple[str, ...]  # A name for each gate: its module, with ``#k`` where a module gates more than once
+    names: tuple[str, ...]  # A name for each gate: its module, with ``#k`` if a module gates more than once
 
     @property
     def gate_calls(self) -> tuple[Call, ...]:
@@ -80,7 +80,7 @@ class ReluProgram(Program):
 
 
 def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgram:
-    """Capture ``model`` on the first example of ``x`` and check that gates and linear maps are all it is made of.
+    """Capture ``model`` on the first example of ``x`` and check that it is made of gates and linear maps only.
 
     With ``others``, activations that have a gate ``act(q) / q`` count as gates too.
 
@@ -101,7 +101,7 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     _check_operations(whole, others)
     states = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     contents = {name: states[name].detach() for name in whole.states}
-    # what nothing reads is left out (``max_pool1d`` squeezes positions that nobody asked for); gates run all the same
+    # unread calls are left out (``max_pool1d`` squeezes positions that nobody asked for); gates run all the same
     program = replace(whole, calls=tuple(whole.live(gate)), contents=contents)
     is_parameter = lambda name: program.values[program.states[name].id].kind == "parameter"
     learnt = ((number, tuple(filter(is_parameter, names))) for number, names in program.computed.items())
@@ -124,7 +124,7 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
 
 
 def check_input(model: nn.Module, x: Tensor) -> None:
-    """Check that ``model`` is a module without random parts at work and ``x`` a batch of examples."""
+    """Check that ``model`` is a module without active random parts and ``x`` a batch of examples."""
     check_module(model)
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(
@@ -209,7 +209,7 @@ def _check_linear(program: Program, is_gate: Callable[[Call], bool], like: Tenso
 
 
 def _is_affine(program: Program, read: Sequence[Ref], made: Sequence[Ref], like: Tensor) -> bool:
-    """Whether some values are affine functions of others, tried on random numbers of several sizes."""
+    """Whether some values are affine functions of others, tested on random numbers of several sizes."""
     shapes = [program.values[r.id].shape for r in read]
     sizes = [math.prod(shape) for shape in shapes]
 
@@ -236,9 +236,9 @@ def _check_reuse(program: Program, weights: dict[int, tuple[str, ...]]) -> None:
 
 
 def departures(f: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[float]:
-    """How far ``f`` is from affine, ``f(x + z) - f(x) - f(z) + f(0)``, as a share of the largest value of an example.
+    """How far ``f`` is from affine, ``f(x + z) - f(x) - f(z) + f(0)``, as a share of an example's largest value.
 
-    Each input of ``x`` is tried with a larger ``z`` than the one before: a kink shows far from 0, a wave near it.
+    Each input of ``x`` is tested with a larger ``z`` than the one before: a kink shows far from 0, a wave near it.
     """
     scale = float(x.square().mean().sqrt()) or 1.0
     scales = torch.tensor([scale * 10.0**k for k in range(len(x))]).to(x).view(-1, *[1] * (x.dim() - 1))
@@ -253,13 +253,13 @@ def departures(f: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[float]:
 
 
 def tolerance(x: Tensor) -> float:
-    """What rounding may add up to: accelerators round products to ten or eight bits."""
+    """Bound on accumulated rounding: accelerators round products to ten or eight bits."""
     exact = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     return 1e-3 if exact else 5e-2
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether numbers can be looked at: nothing is compiled, transformed, captured or without content."""
+    """Whether numbers can be inspected: nothing is compiled, transformed, captured or without content."""
     return (
         type(x) in (Tensor, nn.Parameter)
         and not x.is_meta

@@ -1,6 +1,6 @@
-"""Gates in the place of every ReLU and max pooling while a network runs: read, or replaced by given ones.
+"""Gates in place of every ReLU and max pooling while a network runs: read, or replaced by given ones.
 
-Not by ``Program.run``: gated networks are trained, dropout included, by the code that their modules have.
+``Program.run`` is not used: gated networks are trained, dropout included, by the code of their modules.
 """
 
 import math
@@ -23,14 +23,14 @@ _GATES: dict[str, tuple[str, dict[str, Any]]] = {
     **dict.fromkeys(("clamp", "clip"), ("aten::clamp", {"min": None, "max": None})),
     "clamp_min": ("aten::clamp_min", {"min": None}),
 }
-"""Functions that may be gates, as operations with their arguments' defaults."""
+"""Functions that may be gates, as operations with default arguments."""
 _MAX_POOLS = {
     f"{kind}max_pool{k}d": getattr(F, f"{kind}max_pool{k}d_with_indices")
     for kind in ("", "adaptive_")
     for k in (1, 2, 3)
 }
 _names = lambda ops: {op.removeprefix("aten::") for op in ops}
-# functions are called before they become operations: what torch writes in Python has a name of its own
+# functions are seen before they become operations: what torch writes in Python has its own name
 _REFUSED = _names(OTHER_ACTIVATIONS) | {
     "prelu", "relu6", "log_sigmoid", "softsign", "tanhshrink", "threshold", "_threshold", "clamp_max", "maximum",
     "minimum",
@@ -60,11 +60,11 @@ class _Mode(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def relu(self, q: Tensor, slope: float) -> Tensor:
-        """What stands in the place of a ReLU, or of two slopes: 1 above 0 and another below."""
+        """Replacement of a ReLU, or of two slopes: 1 above 0 and another below."""
         return _two_slopes(q, slope)
 
     def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-        """What stands in the place of a max pooling."""
+        """Replacement of a max pooling."""
         return pool(x)[0]
 
 
@@ -112,7 +112,7 @@ class Applied(_Mode):
         return q * (slope + (1 - slope) * gate if slope else gate)
 
     def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-        """What stands at the positions that the next gate took."""
+        """The values at the positions that the next gate took."""
         taken = self._take()
         return x.flatten(2).gather(2, taken.flatten(2)).view(taken.shape)
 
@@ -128,7 +128,7 @@ def _two_slopes(q: Tensor, slope: float) -> Tensor:
 
 
 def _refuse(name: str) -> NoReturn:
-    """Say what a nonlinearity without gates is in the way of."""
+    """Explain why a nonlinearity without gates cannot be used."""
     if name in _ATTENTION:
         why = "Its mixing weights depend on the input, so there are no on/off paths. Take a model without attention."
     elif name in _NORMS:
@@ -139,7 +139,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def _as_call(name: str, args: Any, kwargs: Any) -> Call | None:
-    """A function's call as that of an operation, if it may be a gate; bounds that are tensors are no numbers."""
+    """A function's call as that of an operation, if it may be a gate; bounds given as tensors are not numbers."""
     known = _GATES.get(name if name.startswith("__") else name.removesuffix("_"))
     if known is None:
         return None

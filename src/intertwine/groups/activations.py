@@ -1,8 +1,8 @@
 """Activations whose homogeneity is known by proof, by name, by module and by torch function.
 
-Theorem E.14 reduces the intertwiner group of a scalar activation to its homogeneity. Each entry of the table is a
-pair: what the activation is (a function to evaluate) and its homogeneity as a rule of its exact parameters, so that
-LeakyReLU with slope 0.999999 is nonlinear and with slope 1 linear, whatever a float32 probe would say.
+Theorem E.14 reduces the intertwiner group of a scalar activation to its homogeneity. Each entry of the table pairs the
+activation (a function to evaluate) with its homogeneity as a rule of its exact parameters. So LeakyReLU with slope
+0.999999 is nonlinear and with slope 1 linear, whatever a float32 probe would say.
 """
 
 import functools
@@ -59,7 +59,7 @@ class Homogeneity:
 
     @property
     def kind_of_group(self) -> Callable[[int], Group]:
-        """What makes the group on any number of channels.
+        """Maker of the group on any number of channels.
 
         Raises:
             ValueError: If the activation is constant: every matrix passes and ``phi`` is not unique.
@@ -127,7 +127,7 @@ class Activation:
     name: str  # As ``intertwiner`` accepts it, such as ``"leaky_relu:0.1"``
     function: Callable[[Tensor], Tensor]  # Scalar function on tensors
     homogeneity: Homogeneity  # Known by proof
-    note: str = ""  # What a reader must know beyond the group, or nothing
+    note: str = ""  # Caveat beyond the group, or empty
 
 
 def _leaky(slope: float) -> Homogeneity:
@@ -280,9 +280,9 @@ def named_activation(text: str) -> Activation:
 
 
 def known_activation(activation: object) -> Activation | None:
-    """The known activation that a name, a module, a torch function or a ``functools.partial`` of one is.
+    """The known activation behind a name, a module, a torch function or a ``functools.partial`` of one.
 
-    ``None`` for any other callable, and for a subclass of a known module with a ``forward`` of its own.
+    ``None`` for any other callable, and for a subclass of a known module with its own ``forward``.
 
     Raises:
         ValueError: If a parameter is NaN.

@@ -1,4 +1,4 @@
-"""The best pairing of units: linear assignments, and couplings where one side has more."""
+"""Best pairings of units: linear assignments, and couplings if one side has more units."""
 
 from math import inf, lcm, log
 
@@ -9,9 +9,9 @@ from ..errors import MissingExtraError
 
 __all__ = ["assign", "assign_nearly", "couple", "stochastic"]
 
-_EXACT = 512  # units of which the assignment is solved exactly in any case
+_EXACT = 512  # units up to which the assignment is always solved exactly
 _SETTLED = 1e-6  # largest error of the logarithm of a row sum
-_PRICED, _COOL, _ROUNDS = 256, 0.06, 10  # units from which on prices pay, deviations of a temperature, iterations
+_PRICED, _COOL, _ROUNDS = 256, 0.06, 10  # units from which on prices pay off, deviations of a temperature, iterations
 _PREFERRED = 0.1  # share of units that prefer each other, below which the others are solved exactly
 
 
@@ -19,7 +19,7 @@ def assign(gain: Tensor, fast: bool = False) -> Tensor:
     """The permutations with the largest total gain, ``max_p Σ_i gain[..., i, p[i]]``.
 
     ``p`` is int64 ``(..., n)`` on the device of ``gain``; the assignment itself runs on the CPU. ``-inf`` forbids a
-    pair. ``fast`` solves by Jonker and Volgenant's algorithm of the extra ``[fast]`` instead of SciPy's: the same
+    pair. ``fast`` uses the algorithm of Jonker and Volgenant from the extra ``[fast]`` instead of SciPy's: the same
     optimum, up to ties, and faster from some 2,000 units on.
 
     Raises:
@@ -32,10 +32,10 @@ def assign(gain: Tensor, fast: bool = False) -> Tensor:
 
 
 def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
-    """A permutation with almost the largest total gain: pairs that prefer each other, then the assignment of the rest.
+    """A permutation with almost the largest total gain: mutually preferred pairs, then the assignment of the rest.
 
-    ``(n, n)`` to ``(n,)``, as ``assign``. Up to 512 units it is the optimum. Costs of few degrees of freedom, such as
-    distances of profiles, have many near ties, over which an exact assignment of thousands of units takes long.
+    Maps ``(n, n)`` to ``(n,)``, like ``assign``. Up to 512 units it is the optimum. Costs with few degrees of freedom,
+    such as distances of profiles, have many near ties, on which an exact assignment of thousands of units takes long.
     """
     device, gain = gain.device, gain.detach().cpu()
     order = torch.empty(len(gain), dtype=torch.int64)
@@ -58,9 +58,9 @@ def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
 
 
 def couple(gain: Tensor) -> Tensor:
-    """The masses ``T`` moved between units of masses ``1 / n`` and ``1 / m`` with the largest ``sum_ij T_ij gain_ij``.
+    """Masses ``T`` moved between units of masses ``1 / n`` and ``1 / m`` that maximise ``sum_ij T_ij gain_ij``.
 
-    Exact, as an assignment between copies of the units, ``lcm(n, m)`` on each side; float64 ``(n, m)``.
+    Exact: an assignment between copies of the units, ``lcm(n, m)`` on each side; float64 ``(n, m)``.
     """
     copies = lcm(*gain.shape)
     rows, columns = (torch.arange(n, device=gain.device).repeat_interleave(copies // n) for n in gain.shape)
@@ -70,9 +70,9 @@ def couple(gain: Tensor) -> Tensor:
 
 
 def stochastic(scores: Tensor, iterations: int) -> tuple[Tensor, bool]:
-    """``log(diag(u) exp(X) diag(v))`` whose rows sum to 1 and columns to ``n / m``, by Sinkhorn's iteration.
+    """``log(diag(u) exp(X) diag(v))`` with rows summing to 1 and columns to ``n / m``, by Sinkhorn's iteration.
 
-    Of scores ``X``, ``(..., n, m)``; and whether all rows sum to 1 to 1e-6, as columns always do.
+    ``scores`` are ``X``, ``(..., n, m)``. Also returns whether all rows sum to 1 within 1e-6, as columns always do.
     """
     share, settled = log(scores.shape[-2] / scores.shape[-1]), False
     for _ in range(iterations):
@@ -85,7 +85,7 @@ def stochastic(scores: Tensor, iterations: int) -> tuple[Tensor, bool]:
 
 
 def _solved(gain: Tensor, fast: bool) -> Tensor:
-    """The best assignment of one matrix in float64 by SciPy, or by the extra ``[fast]``."""
+    """Best assignment of one matrix in float64, by SciPy or by the extra ``[fast]``."""
     if fast:
         try:
             from lap import lapjv
@@ -111,7 +111,7 @@ def _solved(gain: Tensor, fast: bool) -> Tensor:
 def _prices(gain: Tensor) -> Tensor:
     """A price for each column, ``(n,)`` in float64: every permutation pays all of them, so the best stays the best.
 
-    At the prices of Sinkhorn's iteration few rows want the same column, and it is found in a third of the time.
+    At the prices of Sinkhorn's iteration few rows want the same column, so the best is found in a third of the time.
     """
     step = _COOL * float(gain.std())
     if not 0 < step < inf:  # all equal, or forbidden pairs

@@ -9,7 +9,7 @@ so the rank-r matrices outnumber G_ReLU once ``(2 n r - r^2 - n) log M >= log n!
 n!`` (lgamma) the statement holds for every rank as soon as ``M >= n``, because ``n! <= n^(n - 1)``.
 
 Positive scales keep all ``M`` grid points, as in the paper; halving the grid for ``D > 0`` subtracts ``n log 2`` from
-``log #G_ReLU`` and makes the statement only truer.
+``log #G_ReLU`` and only strengthens the statement.
 """
 
 from math import exp, lgamma, log
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def log_count(log_components: float, dim: int, eps: float, bound: float) -> float:
-    """``log #components + dim log M`` (v2 E.29): logarithm of a family's grid points, each piece of one dimension.
+    """``log #components + dim log M`` (v2 E.29): logarithm of a family's grid points, for components of one dimension.
 
     Raises:
         ValueError: If ``eps`` is not positive or the grid has less than one point.
@@ -81,7 +81,7 @@ def rank_outnumbers(n: int, rank: int, eps: float, bound: float) -> bool:
 def threshold(n: int, rank: int = 1) -> float:
     """Fewest grid points ``M`` per coordinate from which rank r outnumbers G_ReLU: ``(n!)^(1 / (2 n r - r^2 - n))``.
 
-    Never more than ``n`` (see the module's text); 1 for ``n = 1``, where both counts are equal.
+    Never more than ``n`` (see the module's docstring); 1 for ``n = 1``, where both counts are equal.
 
     Examples:
         >>> round(threshold(64, 1), 1), round(threshold(64, 2), 1)

@@ -76,12 +76,12 @@ class DenseGroup(Group):
     def procrustes(
         self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
     ) -> DenseElement:
-        """The matrix ``g`` that minimises ``sum |y - g x|^2``; ``xx`` must be whole, which rotations do not need.
+        """The matrix ``g`` that minimises ``sum |y - g x|^2``; needs ``xx`` as a full matrix, except for rotations.
 
-        Divide channels by their norms beforehand for the variant on cosines.
+        For the variant on cosines, divide channels by their norms beforehand.
 
         Raises:
-            ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
+            ValueError: If ``xx`` is missing or singular, or ``objective`` is not ``"least_squares"``.
             Unattained: If the best matrix is singular.
         """  # noqa: DOC502 - raised by a check
         if objective != "least_squares":
@@ -134,7 +134,7 @@ class Orthogonal(DenseGroup):
 
     @property
     def words(self) -> str:
-        """In words."""
+        """The group's matrices, in words."""
         return "orthogonal matrices" + (" of determinant 1" if self.special else "")
 
     @property
@@ -242,11 +242,11 @@ class UnitRowSum(DenseGroup):
         return bool(((a.sum(1) - 1).abs() <= tol * a.abs().sum(1).clamp_min(1)).all()) and not _singular(a)
 
     def _nearest(self, m: Tensor) -> Tensor:
-        """What each row lacks, shared equally."""
+        """The nearest matrix of the group: what each row lacks, shared equally."""
         return _invertible(m - (m.sum(1, keepdim=True) - 1) / self.n, self)
 
     def _best(self, xy: Tensor, xx: Tensor | None) -> Tensor:
-        """Regression under ``A 1 = 1``: rows of the free solution move along ``(x.T x)^-1 1`` to sum one."""
+        """Regression under ``A 1 = 1``: rows of the free solution move along ``(x.T x)^-1 1`` until they sum to one."""
         moments = self._second_moments(xx)
         free = torch.linalg.solve(moments, xy).T
         w = torch.linalg.solve(moments, torch.ones_like(moments[:, :1]))[:, 0]
@@ -254,9 +254,9 @@ class UnitRowSum(DenseGroup):
 
 
 def polar_factor(matrix: Tensor, special: bool = False) -> Tensor:
-    """The nearest matrices with orthonormal rows or columns, ``U V^T`` of ``(..., m, n)``, in float64.
+    """The nearest matrices with orthonormal rows or columns: ``U V^T`` of ``(..., m, n)``, in float64.
 
-    They have the largest inner products with ``matrix`` (Kabsch, Schönemann). Where ``special``, the weakest singular
+    They have the largest inner products with ``matrix`` (Kabsch, Schönemann). If ``special``, the weakest singular
     direction is flipped where the determinant would be -1.
     """
     u, _, vh = torch.linalg.svd(matrix.double(), full_matrices=False)

@@ -1,11 +1,10 @@
-"""Groups of spaces whose units may be mixed, and elements of the groups of spaces, batched over leading axes.
+"""Groups of spaces whose units may be mixed, and elements of spaces' groups, batched over leading axes.
 
-A space's group has matrices of a kind, and scales, signs and permutations beside them; it has one element for every
-unit of the space's parents. On an axis an element acts as the matrix ``M D P`` of that axis' representation:
-permutation first, then scales and signs, then the matrix. It is no ``MatrixElement``: it acts in many representations,
-for which it holds scales by their logarithms, where a matrix acts in one and must hold the scales that it was given to
-the last bit. Where a group of matrices has the same elements, ``group.from_matrix`` of one of the element's matrices
-leads from the one to the other.
+A space's group has matrices of one kind, and scales, signs and permutations besides; it has one element for every unit
+of the space's parents. On an axis, an element acts as the matrix ``M D P`` of that axis' representation: permutation
+first, then scales and signs, then the matrix. It is not a ``MatrixElement``: it acts in many representations, and holds
+scales by their logarithms for them, whereas a matrix acts in one and must keep the scales that it was given to the last
+bit. If a group of matrices has the same elements, ``group.from_matrix`` of one of the element's matrices converts it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _TRIVIAL = Representation()
 class Semidirect:
     """Products ``M D P`` with ``M`` in ``O(n)``, ``SO(n)`` or ``GL(n)`` and ``D P`` in a monomial group.
 
-    ``M D P M' D' P'`` is brought back to that shape by moving ``M'`` to the left, ``D P M' P^-1 D^-1``; so ``D`` must
+    ``M D P M' D' P'`` is brought back to that form by moving ``M'`` to the left, as ``D P M' P^-1 D^-1``; so ``D`` must
     act in one way wherever ``M`` does.
 
     Examples:
@@ -43,7 +42,7 @@ class Semidirect:
 
     linear: Orthogonal | GeneralLinear
     monomial: Monomial = None  # type: ignore[assignment]  # Permutations unless given
-    # How ``D`` acts where ``M`` does, trivially unless given; ``None`` where the axes of a network agree on no way:
+    # How ``D`` acts where ``M`` does, trivially by default; ``None`` if the axes of a network do not agree on that:
     # elements with both parts then do not compose
     charges: Representation | None = _TRIVIAL
 
@@ -62,17 +61,17 @@ class Semidirect:
 
     @property
     def permutes(self) -> bool:
-        """Whether permutations stand beside the matrices."""
+        """Whether the group has permutations besides the matrices."""
         return self.monomial.permutes
 
     @property
     def scales(self) -> int:
-        """Number of positive scales for each channel beside the matrices."""
+        """Number of positive scales for each channel besides the matrices."""
         return self.monomial.scales
 
     @property
     def signs(self) -> int:
-        """Number of signs for each channel beside the matrices."""
+        """Number of signs for each channel besides the matrices."""
         return self.monomial.signs
 
     @property
@@ -87,7 +86,7 @@ class Semidirect:
 
     @property
     def turns(self) -> bool:
-        """Whether the matrices are rotations of determinant one, as those of rotary pairs."""
+        """Whether the matrices are rotations of determinant one, such as those of rotary pairs."""
         return isinstance(self.linear, Orthogonal) and self.linear.special
 
     @property
@@ -97,7 +96,7 @@ class Semidirect:
 
     @property
     def symbol(self) -> str:
-        """The group in symbols, without what the matrices hold anyway: ``"GL₁₆"``, ``"O₆₄ × R₊⁶⁴"``."""
+        """The group in symbols, without what the matrices include anyway: ``"GL₁₆"``, ``"O₆₄ × R₊⁶⁴"``."""
         if self.is_general:
             return f"GL{subscript(self.n)}"
         scales = Monomial(self.n, scales=self.scales, signs=0, permutes=False)
@@ -134,8 +133,8 @@ SpaceGroup = Monomial | Semidirect
 class Element:
     """One element of a group for every index of the leading axes ``(p...)``; ``n`` channels each.
 
-    ``g @ h`` acts with ``h`` first, index by index, so where the units of parents move, too, elements compose as
-    ``g @ h.reindexed(outer)``, with the parents' parts of ``g``; ``~g`` inverts.
+    ``g @ h`` acts with ``h`` first, index by index. If the units of parents move too, elements compose as ``g @
+    h.reindexed(outer)``, where ``outer`` are the parents' parts of ``g``. ``~g`` inverts.
 
     Examples:
         >>> from intertwine.groups import PositiveMonomial
@@ -149,7 +148,7 @@ class Element:
     scales: Tensor  # Logarithms of the positive scales, float64 ``(k, p..., n)``
     signs: Tensor  # Signs +1 or -1, float64 ``(m, p..., n)``
     linear: Tensor | None = None  # Matrices, float64 ``(p..., n, n)``, or ``None`` for the identity
-    parents: tuple[str, ...] = ()  # Names of the spaces whose units the leading axes are
+    parents: tuple[str, ...] = ()  # Names of the spaces whose units index the leading axes
 
     @classmethod
     def identity(cls, group: SpaceGroup, shape: Sequence[int] = (), parents: tuple[str, ...] = ()) -> Self:
@@ -188,7 +187,7 @@ class Element:
         return replace(e, permutation=order, scales=scales, signs=signs, linear=linear)
 
     def restrict(self, kinds: Collection[str]) -> Self:
-        """The element with the kinds that are not in ``kinds`` (``"permutation"``, ``"scale"``, ...) left out."""
+        """The element with only the given ``kinds`` (``"permutation"``, ``"scale"``, ...); the others are left out."""
         still = torch.arange(self.group.n).expand_as(self.permutation).clone()
         return replace(
             self,
@@ -228,7 +227,7 @@ class Element:
         )
 
     def reindexed(self, parents: Mapping[str, Element]) -> Self:
-        """The same where the units of the parents move by these elements: the law of a wreath product."""
+        """The same element after the units of the parents move by these elements: the law of a wreath product."""
         if not any(parents[name].displaced for name in self.parents):
             return self
         places = torch.meshgrid(*map(torch.arange, self.permutation.shape[:-1]), indexing="ij")
@@ -245,7 +244,7 @@ class Element:
         )
 
     def diagonal(self, how: Representation) -> Tensor | None:
-        """``prod_k exp(e_k t_k) prod_k s_k^(f_k)`` of a representation, ``(p..., n)``; ``None`` where it is 1."""
+        """``prod_k exp(e_k t_k) prod_k s_k^(f_k)`` in a representation, ``(p..., n)``; ``None`` where it is 1."""
         if (how.scale, how.sign) in self._diagonals:
             return self._diagonals[how.scale, how.sign]
         factor = None
@@ -261,7 +260,7 @@ class Element:
         return factor
 
     def mixing(self, how: Representation) -> Tensor | None:
-        """``M``, or its inverse transpose, as a representation has it, ``(p..., n, n)``; ``None`` for the identity."""
+        """``M`` or its inverse transpose, as a representation requires, ``(p..., n, n)``; ``None`` for the identity."""
         if self.linear is None or not how.variance:
             return None
         if how.variance > 0:
@@ -307,17 +306,17 @@ class Element:
 
     @cached_property
     def _diagonals(self) -> dict[tuple[Sequence[object], Sequence[int]], Tensor | None]:
-        """Those that are known."""
+        """The diagonals already computed."""
         return {}
 
     @cached_property
     def _contragredient(self) -> Tensor | None:
-        """The inverse transpose of ``M``, which every tensor that reads the space asks for."""
+        """Inverse transpose of ``M``, needed by every tensor that reads the space."""
         return None if self.linear is None else torch.linalg.inv(self.linear).mT
 
     @cached_property
     def _still(self) -> dict[float, bool]:
-        """Whether it is the identity, by tolerances that were asked for."""
+        """Whether it is the identity, by the tolerances asked for so far."""
         return {}
 
     @cached_property

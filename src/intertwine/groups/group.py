@@ -29,7 +29,7 @@ class Unattained(ValueError):
 class MatrixElement(ABC):
     """One matrix of a group, held as compactly as its kind allows. Immutable: never write into its tensors.
 
-    ``g @ h`` composes (in the smallest group of this library that holds both), ``~g`` inverts, ``==`` is exact.
+    ``g @ h`` composes (in the smallest group of this library that contains both), ``~g`` inverts, ``==`` is exact.
     """
 
     group: Group
@@ -57,7 +57,7 @@ class MatrixElement(ABC):
     @property
     @abstractmethod
     def _content(self) -> tuple[object, ...]:
-        """What tells the elements of one group apart."""
+        """What distinguishes the elements of one group."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, type(self)):
@@ -74,8 +74,8 @@ class MatrixElement(ABC):
     def apply(self, tensor: Tensor, dim: int = 1) -> Tensor:
         """Act along the channel axis: ``out[..., i, ...] = sum_j A_ij tensor[..., j, ...]``, a new tensor.
 
-        ``dim`` is 1 for features ``(N, C, *S)``, -1 for tokens. Bits are only moved, never recomputed, where the
-        element is a permutation.
+        ``dim`` is 1 for features ``(N, C, *S)``, -1 for tokens. A permutation only moves bits and never recomputes
+        them.
 
         Raises:
             ValueError: If ``tensor`` has no axis ``dim`` of length ``n``.
@@ -116,7 +116,7 @@ class Group(ABC):
     @property
     @abstractmethod
     def above(self) -> tuple[Group, ...]:
-        """The groups of this library just above: what must break an invariance that is exactly this group's."""
+        """Groups of this library just above: under them, an invariance that is exactly this group's must break."""
 
     def on(self, n: int) -> Self:
         """The same kind on another number of channels."""
@@ -144,14 +144,14 @@ class Group(ABC):
     @property
     @abstractmethod
     def log_components(self) -> float:
-        """Logarithm of the number of pieces that the count of v2 E.7 lays grids on (permutations, sign patterns)."""
+        """Logarithm of the number of pieces on which the count of v2 E.7 lays grids (permutations, sign patterns)."""
 
     def log_size(self, eps: float, bound: float) -> float:
         """Logarithm of the number of grid points on the group, ``log #components + dim log M``, ``M = 2 bound / eps``.
 
         The paper's count by discretisation (v2 E.29; for positive monomial ``log n! + n log M``): each coordinate runs
-        over ``[-bound, bound]`` in steps of ``eps``. A positive scale keeps all ``M`` points, as there; counting its
-        positive half only would subtract ``log 2`` per unit.
+        over ``[-bound, bound]`` in steps of ``eps``. A positive scale keeps all ``M`` points, as in the paper; counting
+        only its positive half would subtract ``log 2`` per unit.
         """
         return log_count(self.log_components, self.dim, eps, bound)
 
@@ -198,7 +198,7 @@ class Group(ABC):
         """
 
     def is_subgroup_of(self, other: Group) -> bool:
-        """Whether every element is one of ``other``, decided from the kinds of both, never from numbers.
+        """Whether every element belongs to ``other``, decided from the kinds of both groups, never from numbers.
 
         Examples:
             >>> from intertwine.groups import Orthogonal, Permutation, PositiveMonomial
@@ -214,7 +214,7 @@ class Group(ABC):
         return any(group.is_subgroup_of(other) for group in self.above)
 
     def join(self, other: Group) -> Group:
-        """The smallest group of this library that holds both; ``GeneralLinear`` at worst.
+        """Smallest group of this library that contains both; ``GeneralLinear`` at worst.
 
         Raises:
             ValueError: If they act on different numbers of channels.
@@ -234,13 +234,13 @@ class Group(ABC):
         raise ValueError(f"groups must lie in a common one. Got {self!r} and {other!r}.")
 
     def _holds(self, inner: Group) -> bool:
-        """Whether this group holds ``inner`` for a reason of its own kind."""
+        """Whether this group contains ``inner`` for a reason specific to its kind."""
         return False
 
     @property
     @abstractmethod
     def _on_one_channel(self) -> tuple[bool, bool]:
-        """Whether positive scales and signs belong to the group where ``n`` is 1, which says all of it."""
+        """Whether positive scales and signs belong to the group for ``n = 1``, where these determine it."""
 
     def _check(self, matrix: Tensor, name: str = "matrix") -> Tensor:
         """``matrix`` in float64 after checking its shape."""

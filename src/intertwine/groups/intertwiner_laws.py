@@ -1,4 +1,4 @@
-"""Lemmas of sections E.1-E.2 as functions of any scalar function and any matrices, and how far GELU is from one."""
+"""Lemmas of sections E.1-E.2 as functions of any scalar function and any matrices; how far GELU is from homogeneous."""
 
 from collections.abc import Callable, Sequence
 from math import pi, sqrt
@@ -41,7 +41,7 @@ def phi_by_definition(sigma: ScalarFunction, matrix: Tensor, at: float = 1.0) ->
     """``phi(A) = sigma(A) sigma(I)^-1`` (Lemma 3.1), ``(n, n)``, for ``A`` in the intertwiner group of ``sigma``.
 
     For a matrix outside the group it has no meaning. ``at`` is a ``t``: ``sigma(t A) sigma(t I)^-1`` is the same for
-    every one whose ``sigma(t I)`` is invertible, and serves functions with ``sigma(1) = sigma(0)`` such as a shrinkage.
+    every ``t`` with invertible ``sigma(t I)``, which serves functions with ``sigma(1) = sigma(0)`` such as a shrinkage.
 
     Raises:
         ValueError: If ``sigma(t I)`` is not invertible.
@@ -66,7 +66,7 @@ def phi_by_definition(sigma: ScalarFunction, matrix: Tensor, at: float = 1.0) ->
 def equivariance_gap(sigma: ScalarFunction, a: Tensor, b: Tensor, x: Tensor | None = None) -> float:
     """Largest ``|sigma(A x) - B sigma(x)|`` over vectors ``(N, n)``, relative to the values' size.
 
-    About 1e-15 where ``sigma A = B sigma``. Without ``x``, over 256 random ones from 0.03 to 30 in size.
+    About 1e-15 where ``sigma A = B sigma``. Without ``x``, 256 random vectors of sizes from 0.03 to 30 are taken.
 
     Examples:
         >>> a = torch.diag(torch.tensor([2.0, -1.0], dtype=torch.float64))
@@ -96,13 +96,13 @@ def chain_rule_gap(sigma: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, x: T
 def span_representation(
     functions: Sequence[Callable[[Tensor], Tensor]], transform: Callable[[Tensor], Tensor], points: Tensor
 ) -> tuple[Tensor, float]:
-    """Remark E.6: the matrix of ``f -> f o g`` on ``V = span(f_1, ..., f_k)``, and how far ``V`` is from being stable.
+    """Remark E.6: the matrix of ``f -> f o g`` on ``V = span(f_1, ..., f_k)``, and how far ``V`` is from stable.
 
     ``f_i o g = sum_j M_ij f_j`` is solved by least squares over the points. For ``f_i(x) = sigma(x_i)`` and ``g`` in
     the intertwiner group, ``M = phi(g)``; ``g`` belongs to ``G_V`` exactly when the residual is zero.
 
-    The ``k`` functions, linearly independent, map ``N >= k`` points ``(N, ...)`` to values ``(N,)``. Returned are
-    ``M``, ``(k, k)``, and the largest relative residual.
+    The ``k`` linearly independent functions map ``N >= k`` points ``(N, ...)`` to values ``(N,)``. Returned are ``M``,
+    ``(k, k)``, and the largest relative residual.
     """
     f = torch.stack([function(points) for function in functions], dim=1)
     moved = torch.stack([function(transform(points)) for function in functions], dim=1)

@@ -1,4 +1,4 @@
-"""The group that an activation lets through, and what becomes of its elements behind the activation."""
+"""The group that passes through an activation, and what its elements become behind the activation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ class Intertwiner:
     """
 
     name: str  # The activation
-    homogeneity: Homogeneity  # The scalar laws that determine the group (Theorem E.14; affine and linear ones apart)
-    how: Literal["known", "measured"]  # By proof, or on a grid
+    homogeneity: Homogeneity  # The scalar laws that determine the group (Theorem E.14; except affine and linear)
+    how: Literal["known", "measured"]  # By proof, or measured on a grid
     n: int | None = None  # Number of channels, or ``None`` for the family over all ``n``
-    residual: float = 0.0  # Of a measured answer: the largest relative violation of a law it accepts; 0 where known
-    margin: float = float("inf")  # How far the closest rejected law is from holding; ``inf`` where known
-    note: str = ""  # What a reader must know beyond the group
+    residual: float = 0.0  # If measured, the largest relative violation of an accepted law; 0 if known
+    margin: float = float("inf")  # How far the closest rejected law is from holding; ``inf`` if known
+    note: str = ""  # Caveat beyond the group
     function: Callable[[Tensor], Tensor] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -57,8 +57,8 @@ class Intertwiner:
     def phi(self, element: MatrixElement) -> MatrixElement:
         """The matrix behind the activation, ``B`` in ``sigma(A x) = B sigma(x)``.
 
-        Equal to Lemma 3.1's ``sigma(A) sigma(I)^-1``, but from the scalar laws (Theorem E.14 ii), so without a matrix
-        inverse and also where ``sigma(I)`` is singular.
+        Equal to Lemma 3.1's ``sigma(A) sigma(I)^-1``, but computed from the scalar laws (Theorem E.14 ii), so without a
+        matrix inverse, and also where ``sigma(I)`` is singular.
 
         Raises:
             ValueError: If ``element`` does not belong to the activation's group.
@@ -93,17 +93,17 @@ class GatedIntertwiner:
 
     @property
     def how(self) -> Literal["known", "measured"]:
-        """As the gate's activation."""
+        """That of the gate's activation."""
         return self.gate.how
 
     @property
     def residual(self) -> float:
-        """As the gate's activation."""
+        """That of the gate's activation."""
         return self.gate.residual
 
     @property
     def group(self) -> Group:
-        """What may act on the value branch: permutation and any nonzero scale.
+        """The group that may act on the value branch: permutation and any nonzero scale.
 
         Raises:
             ValueError: If the number of units is not known.
@@ -126,7 +126,7 @@ class GatedIntertwiner:
     def phi(self, value: MonomialElement, gate: MonomialElement | None = None) -> MonomialElement:
         """The element that acts on the output ``v * sigma(u)``: the value's scale times the scale behind the gate.
 
-        ``value`` acts on ``v`` and ``gate`` on ``u``; without ``gate``, the value's permutation alone.
+        ``value`` acts on ``v`` and ``gate`` on ``u``; without ``gate``, only the value's permutation acts on ``u``.
 
         Raises:
             ValueError: If the permutations differ or ``gate`` has a scale that its activation does not allow.
@@ -151,7 +151,7 @@ class TableRow(NamedTuple):
 
 
 def classify(activation: str | nn.Module | Callable[..., Any]) -> Homogeneity:
-    """The scalar laws of an activation as ``intertwiner`` takes it, gated units refused.
+    """Scalar laws of an activation, given as to ``intertwiner``; gated units are refused.
 
     Raises:
         ValueError: If a name is unknown, or a measured function is not a scalar activation.
@@ -206,7 +206,7 @@ def _scalar(activation: str | nn.Module | Callable[..., Any], n: int | None) -> 
 
 
 def table(names: tuple[str, ...] | None = None) -> list[TableRow]:
-    """Table 1 of paper 1 and beyond, computed, of activations by name, of every known one unless given.
+    """Table 1 of paper 1 and beyond, computed, for activations by name; by default for every known one.
 
     Examples:
         >>> table(("relu", "rbf"))[1]

@@ -1,13 +1,13 @@
 """Homogeneity of any scalar function, measured in float64.
 
-Scales and parity are tested on a grid over twelve orders of magnitude, on both signs, and the largest relative
-residual of what was accepted is the certificate. Exact laws leave a few units of rounding (1e-15), the tolerance is
-1e-9. A user's activation is evaluated as a scalar function first, with everything that could mislead refused.
+Scales and parity are tested on a grid over twelve orders of magnitude, with both signs; the largest relative residual
+of the accepted laws is the certificate. Exact laws leave a few units of rounding (1e-15); the tolerance is 1e-9. A
+user's activation is first evaluated as a scalar function, and whatever could mislead is refused.
 
-Limits, all of which the caller should know: a function that breaks a law by less than the tolerance relative to its
-own value (``relu(x) (1 + 1e-10 sin x)``) is taken to obey it; features outside ``1e-6 <= |x| <= 1e6`` are not seen (a
-clamp at 1e8 counts as linear); groups that hold only discrete scales (``x sin(2 pi log|x|)`` allows ``a = e^k``) are
-reported without them, which is sound but not complete. Activations of the table are therefore never measured.
+Limits that the caller should know: a function that breaks a law by less than the tolerance relative to its own value
+(``relu(x) (1 + 1e-10 sin x)``) counts as obeying it; features outside ``1e-6 <= |x| <= 1e6`` are not seen (a clamp at
+1e8 counts as linear); groups with only discrete scales (``x sin(2 pi log|x|)`` allows ``a = e^k``) are reported without
+them, which is sound but not complete. Activations of the table are therefore never measured.
 """
 
 import copy
@@ -34,7 +34,7 @@ def as_scalar_function(activation: Callable[..., Any]) -> ScalarFunction:
     one Python number (``math.tanh``) are applied entry by entry. Every call checks shape and dtype of the result.
 
     Raises:
-        TypeError: If it is not callable.
+        TypeError: If ``activation`` is not callable.
         ValueError: If it is not deterministic, or entries influence each other (softmax, normalisation).
     """
     if not callable(activation):
@@ -104,7 +104,7 @@ _TINY = 1e-290  # values below lose relative precision
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured, and how sure it is."""
+    """A measured homogeneity, and how sure it is."""
 
     homogeneity: Homogeneity  # The laws that hold
     residual: float  # The largest relative violation of an accepted law; 0 where none was accepted
@@ -161,7 +161,7 @@ def _usable(y: Tensor) -> Tensor:
 
 
 def _gap(a: Tensor, b: Tensor, scale: Tensor | None = None) -> float:
-    """Largest ``|a - b|`` relative to ``|a| + |b|`` (or ``scale``), where 0 = 0 counts as agreement; skips overflow."""
+    """Largest ``|a - b|`` relative to ``|a| + |b|`` (or ``scale``); 0 = 0 counts as agreement, overflow is skipped."""
     underflow = ((a == 0) | (b == 0)) & (a.abs() + b.abs() < 1e-200)
     use = _usable(a) & _usable(b) & ~underflow
     size = (a.abs() + b.abs() if scale is None else scale)[use]
@@ -185,7 +185,7 @@ def _additivity(sigma: ScalarFunction) -> tuple[float, float]:
 
 
 def _degree(sigma: ScalarFunction, x: Tensor, y: Tensor, tolerance: float) -> tuple[Fraction | float | None, float]:
-    """The degree of positive homogeneity, or ``None``, with the residual."""
+    """Degree of positive homogeneity, or ``None``, with the residual."""
     degrees, worst = [], 0.0
     for a in _SCALES:
         scaled = sigma(a * x)
@@ -210,7 +210,7 @@ def _rational(degree: float) -> Fraction | float:
 
 
 def _parity(sigma: ScalarFunction, x: Tensor, y: Tensor, tolerance: float) -> tuple[Parity | None, float]:
-    """Odd, even or neither, with the residual (the smaller violation of the two where neither)."""
+    """Odd, even or neither, with the residual (if neither, the smaller violation of the two)."""
     mirrored = sigma(-x)
     odd, even = _gap(mirrored, -y), _gap(mirrored, y)
     if min(odd, even) > tolerance:

@@ -38,10 +38,10 @@ _ENTRIES = {(True, False): "positive entries", (False, True): "entries -1 and 1"
 class Monomial(Group):
     """Matrices ``P D``: permutations with independent positive scales and signs for every channel.
 
-    With the defaults that is the group of ``x^d`` and ``|x|``; ``Permutation(n)``, ``SignedPermutation(n)``,
-    ``PositiveMonomial(n)`` and ``Trivial(n)`` are the ones with fewer generators, and print so. A hidden space of a
-    network may have more than one scale (before and after its batch norm): the group is then ``S_n`` with ``(R_+^k x
-    Z_2^m)^n``, and its matrices, the same as for ``k = m = 1``, are one representation of it among others.
+    With the defaults, this is the group of ``x^d`` and ``|x|``. ``Permutation(n)``, ``SignedPermutation(n)``,
+    ``PositiveMonomial(n)`` and ``Trivial(n)`` have fewer generators, and print so. A hidden space of a network may have
+    more than one scale (before and after its batch norm). Its group is then ``S_n`` with ``(R_+^k x Z_2^m)^n``, and its
+    matrices, the same as for ``k = m = 1``, are one representation of it among others.
 
     Examples:
         >>> Monomial(4, scales=0, signs=0), Monomial(4, scales=2).dim
@@ -52,7 +52,7 @@ class Monomial(Group):
     signs: int = 1  # Number ``m`` of signs for each channel
     permutes: bool = True  # Whether channels may change places
 
-    linear = None  # what the groups of spaces have beside it
+    linear = None  # the part that spaces' groups may add
     charges = Representation()
     mixes = is_orthogonal = is_general = turns = False
 
@@ -88,7 +88,7 @@ class Monomial(Group):
 
     @property
     def dim(self) -> int:
-        """``n`` for every scale."""
+        """``n`` per scale."""
         return self.n * self.scales
 
     @property
@@ -99,7 +99,7 @@ class Monomial(Group):
 
     @property
     def above(self) -> tuple[Group, ...]:
-        """The groups with one kind of generators more, and the first dense ones that hold this one."""
+        """Groups with one more kind of generators, and the first dense ones that contain this one."""
         n, kind = self.n, (self.scales > 0, self.signs > 0)
         if not self.permutes:
             return (replace(self, permutes=True), *(() if any(kind) else (Orthogonal(n, special=True),)))
@@ -112,7 +112,7 @@ class Monomial(Group):
 
     @property
     def closed(self) -> Monomial:
-        """The same with permutations."""
+        """The same group with permutations."""
         return replace(self, permutes=True)
 
     def reduced(
@@ -123,9 +123,9 @@ class Monomial(Group):
         signs: int | Sequence[int] | None = None,
         mixes: bool = True,
     ) -> Monomial:
-        """The subgroup with fewer kinds of generators: which scales and signs stay, or how many, all by default.
+        """Subgroup with fewer kinds of generators: which scales and signs stay, or how many; by default all.
 
-        ``mixes=False`` leaves a linear part out, which this group has not.
+        ``mixes=False`` leaves out a linear part, which this group does not have.
 
         Examples:
             >>> Monomial(4).reduced(scales=0)
@@ -145,10 +145,10 @@ class Monomial(Group):
         return self.scales > 0, self.signs > 0
 
     def element(self, index: Tensor | list[int], scale: Tensor | list[float] | None = None) -> MonomialElement:
-        """The element ``x -> (scale_i x_{index_i})_i``, all scales 1 without ``scale``.
+        """The element ``x -> (scale_i x_{index_i})_i``; without ``scale``, all scales are 1.
 
         Raises:
-            ValueError: If ``index`` is no permutation of ``n`` channels, or a scale is not allowed.
+            ValueError: If ``index`` is not a permutation of ``n`` channels, or a scale is not allowed.
         """
         p = torch.as_tensor(index, dtype=torch.int64).clone()
         if p.shape != (self.n,) or not torch.equal(p.sort().values, torch.arange(self.n, device=p.device)):
@@ -174,7 +174,7 @@ class Monomial(Group):
         return MonomialElement(self, index, self._draw(source))
 
     def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
-        """Whether every row and column has one entry above ``tol`` times its row's largest, and scales are allowed."""
+        """Whether each row and column has one entry above ``tol`` times its row's largest, and scales are allowed."""
         a = self._check(matrix)
         if not torch.isfinite(a).all():
             return False
@@ -194,7 +194,7 @@ class Monomial(Group):
     def project(self, matrix: Tensor, floor: float | None = None) -> MonomialElement:
         """The element nearest to ``matrix`` in Frobenius norm, by optimal assignment.
 
-        A pair ``(i, j)`` with the best allowed scale ``s`` saves ``M_ij^2 - (M_ij - s)^2``; pairs are assigned on
+        A pair ``(i, j)`` with the best allowed scale ``s`` saves ``M_ij^2 - (M_ij - s)^2``. So pairs are assigned on
         ``M_ij`` for permutations, ``|M_ij|`` with signs, ``max(M_ij, 0)^2`` for positive scales and ``M_ij^2`` for
         nonzero ones. ``floor`` is the positive scale to use where the nearest one is 0, which no element has.
 
@@ -217,20 +217,20 @@ class Monomial(Group):
     ) -> MonomialElement:
         """The element ``g`` with ``g x ~ y``.
 
-        ``"least_squares"`` minimises ``sum |y - g x|^2``. With free scales a pair ``(i, j)`` then saves ``xy_ji^2 /
-        xx_jj`` (only where ``xy_ji > 0`` for positive scales), that is ``max(cos, 0)^2`` between features of unit
-        norm. ``"cosine"`` maximises the sum of ``cos`` (the paper's G_ReLU-Procrustes, Def. 5.2; of ``|cos|`` where
-        signs are free) and then gives channel ``j`` the norm of channel ``i`` where scales are free. The two differ:
-        between random non-negative features of 8 channels and 12 to 200 examples they chose another permutation in 15
-        to 7 of 50 pairs.
+        ``"least_squares"`` minimises ``sum |y - g x|^2``. If scales are free, a pair ``(i, j)`` saves ``xy_ji^2 /
+        xx_jj`` (for positive scales only where ``xy_ji > 0``), that is ``max(cos, 0)^2`` between features of unit norm.
+        ``"cosine"`` maximises the sum of ``cos`` (the paper's G_ReLU-Procrustes, Def. 5.2), or of ``|cos|`` if signs
+        are free, and then, if scales are free, gives channel ``j`` the norm of channel ``i``. The two differ: between
+        random non-negative features of 8 channels and 12 to 200 examples they chose different permutations in 15 to 7
+        of 50 pairs.
 
-        Moments are those of ``Group.procrustes``: ``xx`` is needed with free scales (without it a scale has no best
-        value) and for cosines, ``yy`` for cosines. ``floor`` is as in ``project``: without it a scale of 0 is refused
+        Moments are those of ``Group.procrustes``: ``xx`` is needed with free scales (otherwise a scale has no best
+        value) and for cosines, ``yy`` for cosines. ``floor`` is as in ``project``: without it, a scale of 0 is refused
         (``Unattained``).
 
         Raises:
-            ValueError: If a moment that is needed is missing, ``xx`` or ``yy`` has a channel without energy where it
-                divides, or ``objective`` is unknown.
+            ValueError: If a required moment is missing, a channel without energy in ``xx`` or ``yy`` is divided by, or
+                ``objective`` is unknown.
         """
         c = self._check_finite(xy, "xy").T  # c[i, j] = <y_i, x_j>
         if objective == "least_squares":
@@ -253,13 +253,13 @@ class Monomial(Group):
         return assign(gain) if self.permutes else torch.arange(self.n, device=gain.device)
 
     def _gain(self, m: Tensor) -> Tensor:
-        """What pairing output ``i`` with input ``j`` saves of ``|m|^2``, up to what all permutations share."""
+        """What pairing output ``i`` with input ``j`` saves of ``|m|^2``, up to a part common to all permutations."""
         if self.scales:
             return m.square() if self.signs else m.clamp_min(0).square()
         return m.abs() if self.signs else m
 
     def _scales(self, matched: Tensor) -> Tensor | None:
-        """The allowed scales nearest to ``matched``; zeros where none is nearest."""
+        """Allowed scales nearest to ``matched``; zeros where there is no nearest one."""
         if self.scales:
             return matched if self.signs else matched.clamp_min(0)
         return torch.where(matched < 0, -1.0, 1.0).to(matched.dtype) if self.signs else None
@@ -340,7 +340,7 @@ def PositiveMonomial(n: int) -> Monomial:
 
 
 def chosen(which: int | Sequence[int] | None, count: int) -> tuple[int, ...]:
-    """Which of ``count`` generators are meant by a number of them, a choice, or ``None`` for all."""
+    """Indices of the generators, out of ``count``, given by a number of them, a choice, or ``None`` for all."""
     if which is None or isinstance(which, int):
         return tuple(range(count if which is None else min(which, count)))
     return tuple(which)

@@ -24,12 +24,12 @@ _ALIASES = {"identity": "trivial", "g_relu": "positive_monomial", "signed": "sig
 
 
 def names() -> tuple[str, ...]:
-    """The names that ``named`` knows, smaller groups first, then other words for them."""
+    """Names that ``named`` knows, smaller groups first, then their other names."""
     return (*_MAKERS, *_ALIASES)
 
 
 def canonical_name(name: str) -> str:
-    """The name of a group for any of its names; what is no name of a group stays as it is."""
+    """The canonical name of a group for any of its names; any other word stays as it is."""
     return _ALIASES.get(name, name)
 
 
@@ -50,5 +50,5 @@ def named(name: str, n: int) -> Group:
 
 
 def name_of(group: Group) -> str | None:
-    """The name under which ``named`` knows a group; ``None`` where it has none."""
+    """Name under which ``named`` knows a group; ``None`` if it has none."""
     return next((name for name, maker in _MAKERS.items() if maker(group.n) == group), None)

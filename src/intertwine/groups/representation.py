@@ -1,4 +1,4 @@
-"""Representations: how an element ``M D P`` of a space's group acts on one axis of a tensor; numerals of symbols."""
+"""Representations: how an element ``M D P`` of a space's group acts on one axis of a tensor; digits for symbols."""
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 __all__ = ["KINDS", "Representation"]
 
-KINDS = ("permutation", "scale", "sign", "linear")  # of what the elements of spaces' groups are made of
+KINDS = ("permutation", "scale", "sign", "linear")  # what the elements of spaces' groups are made of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ _HIGH = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def subscript(number: int) -> str:
-    """A lowered number.
+    """A number as a subscript.
 
     Examples:
         >>> f"S{subscript(48)}", f"R{superscript(7)}", f"R{superscript(1)}"
@@ -50,5 +50,5 @@ def subscript(number: int) -> str:
 
 
 def superscript(number: int, always: bool = False) -> str:
-    """A raised number; nothing for 1, unless ``always`` is said."""
+    """A number as a superscript; empty for 1, unless ``always`` is set."""
     return str(number).translate(_HIGH) if always or number != 1 else ""

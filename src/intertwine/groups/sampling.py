@@ -8,11 +8,11 @@ from torch import Tensor
 
 __all__ = ["haar", "keeping_ones", "lognormal", "random_signs", "well_conditioned"]
 
-_KEPT = 1e-12  # distance below which the vector of ones is not moved
+_KEPT = 1e-12  # distance below which the vector of ones counts as unmoved
 
 
 def haar(n: int, generator: torch.Generator | None = None, special: bool = False, shape: Sequence[int] = ()) -> Tensor:
-    """Rotations from the Haar measure of ``O(n)`` or ``SO(n)``, ``(*shape, n, n)`` in float64, where the generator is.
+    """Rotations from the Haar measure of ``O(n)`` or ``SO(n)``, ``(*shape, n, n)``, float64, on the generator's device.
 
     The Q of a QR decomposition of Gaussians is not Haar: LAPACK's convention for the signs of diag R biases it.
     Multiplying column ``j`` by ``sign(R_jj)`` makes the decomposition unique and Q Haar; flipping one column where
@@ -27,10 +27,10 @@ def haar(n: int, generator: torch.Generator | None = None, special: bool = False
 
 
 def keeping_ones(matrix: Tensor) -> Tensor:
-    """A rotation ``(n, n)`` followed by the reflection that brings its image of the vector of ones back to it.
+    """A rotation ``(n, n)`` followed by the reflection that maps its image of the vector of ones back to the ones.
 
-    A Haar rotation becomes a Haar one of the subgroup that keeps the ones: multiplied from the left by an element of
-    that subgroup, the rotation and its product with the reflection change alike.
+    A Haar rotation becomes a Haar element of the subgroup that keeps the ones: multiplying from the left by an element
+    of that subgroup changes the rotation and its product with the reflection alike.
     """
     u = torch.full_like(matrix[0], len(matrix) ** -0.5)
     away = matrix @ u - u

@@ -32,12 +32,12 @@ class PathOptions:
 
     Attributes:
         recalibrate: Whether to add the recalibrated variant, for networks with batch norms.
-        calibration: Batches of training inputs for that, and for methods that look at data; the loader by default.
+        calibration: Batches of training inputs for that, and for methods that look at data; by default the loader.
         interpolation: ``"linear"``, or ``"spherical"`` for parameters.
-        loss: Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy.
-        example_inputs: For the alignment, see ``align``; the first two examples of the loader by default.
+        loss: Mean loss of a batch from ``(output, batch)``, if it is not cross-entropy.
+        example_inputs: Example inputs of the alignment, see ``align``; by default the first two examples of the loader.
         kinds: Kinds of elements that the alignment searches, see ``align``.
-        seed: Of the alignment.
+        seed: Seed of the alignment.
 
     Raises:
         ValueError: If the interpolation is unknown.
@@ -70,25 +70,25 @@ def barrier(
     names: tuple[str, str] = ("a", "b"),
     progress: bool | None = None,
 ) -> Barrier:
-    """Score the networks between two networks, before and after alignment.
+    """Score the interpolations between two networks, before and after alignment.
 
     The barrier is the largest excess of the loss over the chord of its ends (Entezari et al. 2022, equation 1),
 
         max_t  L((1 - t) a + t b) - ((1 - t) L(a) + t L(b)),
 
-    taken over equally spaced ``t``, and likewise the largest drop of the accuracy. Statistics of batch norms are
+    taken over equally spaced ``t``, and likewise the largest drop in accuracy. Statistics of batch norms are
     interpolated like weights; the recalibrated variant measures them anew at every point. All paths are scored at their
-    ends first, then at the middle, then finer: where it is interrupted (Control-C), the points so far are the result.
+    ends first, then at the middle, then more finely: if interrupted (Control-C), the points so far are the result.
 
     Args:
-        a: One network. Both are left as they are.
+        a: One network. Both are left unchanged.
         b: The other, of the same architecture, or the same program in other code.
-        loader: Labelled batches to score on, see ``evaluate``; it is read many times, so no generator.
+        loader: Labelled batches to score on, see ``evaluate``; it is read many times, so it cannot be a generator.
         points: Points of each path, the ends included.
-        alignment: What ``align(a, b, ...)`` found, a method to align with here (see ``align``), or ``None`` for the
+        alignment: Result of ``align(a, b, ...)``, a method to align with here (see ``align``), or ``None`` for the
             direct path only.
-        options: Recalibration, interpolation, loss, and what the alignment is told.
-        names: What to call the two in results.
+        options: Recalibration, interpolation, loss, and arguments of the alignment.
+        names: Names of the two in results.
         progress: Whether to show progress.
 
     Raises:
@@ -125,10 +125,10 @@ def barriers(
         models: The networks, such as several seeds.
         loader: Labelled batches to score on.
         points: Points of each path, the ends included.
-        pairs: Which networks to join, by position; every pair of two by default.
+        pairs: Which networks to join, by position; by default every pair.
         alignments: One for each pair, or one method for all, or ``None``; see ``barrier``.
-        options: Recalibration, interpolation, loss, and what the alignment is told.
-        names: What to call the networks; their positions by default.
+        options: Recalibration, interpolation, loss, and arguments of the alignment.
+        names: Names of the networks; by default their positions.
         progress: Whether to show progress.
 
     Returns:
@@ -136,7 +136,7 @@ def barriers(
 
     Raises:
         ValueError: As ``barrier``, or if pairs name no networks, or one network twice.
-        KeyboardInterrupt: If it comes before the middle of all paths was scored.
+        KeyboardInterrupt: If it comes before the middle of all paths is scored.
     """
     chosen = list(combinations(range(len(models)), 2)) if pairs is None else [(i, j) for i, j in pairs]
     called = [str(k) for k in range(len(models))] if names is None else list(names)
@@ -201,7 +201,7 @@ def barriers(
 
 
 def _coarse_first(points: int) -> list[int]:
-    """Places of the points of a path: the ends, the middle, and then what halves the gaps.
+    """Order of the points of a path: the ends, the middle, and then what halves the gaps.
 
     Examples:
         >>> _coarse_first(9)
@@ -217,7 +217,7 @@ def _coarse_first(points: int) -> list[int]:
 def _ends(
     a: nn.Module, b: nn.Module, alignment: Aligned | Solver | str | None, options: PathOptions
 ) -> Iterator[tuple[str, nn.Module, nn.Module]]:
-    """The ends of the direct path of a pair, where the widths are equal, and of the aligned one."""
+    """Ends of a pair's direct path, if the widths are equal, and of its aligned path."""
     shapes = [{k: v.shape for k, v in tensors_of(model).items()} for model in (a, b)]
     if isinstance(alignment, str | Solver):
         how = (alignment, options.calibration, options.seed, options.kinds)

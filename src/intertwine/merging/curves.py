@@ -22,11 +22,11 @@ class Curve:
     """Loss and accuracy along one path.
 
     Attributes:
-        pair: Which pair of networks, from 0.
+        pair: Index of the pair of networks, from 0.
         path: ``"direct"`` from ``a`` to ``b``, or ``"aligned"``, to ``b`` in the basis of ``a``.
         recalibrated: Whether batch norms were measured anew at every point, the ends included.
         loss: Mean loss at every ratio.
-        accuracy: Share of correct labels at every ratio, ``None`` where labels are no classes.
+        accuracy: Share of correct labels at every ratio, ``None`` if labels are not classes.
     """
 
     pair: int
@@ -48,12 +48,12 @@ class Barrier(Result):
     Attributes:
         ratios: The points of each path, shares of ``b`` from 0 to 1.
         pairs: Names of ``a`` and ``b`` for each pair.
-        curves: One for each pair, path and variant.
-        alignment: How ``b`` was aligned, in a word, or ``None`` if it was not.
+        curves: One curve for each pair, path and variant.
+        alignment: How ``b`` was aligned, in a word; ``None`` if it was not.
         interpolation: ``"linear"`` or ``"spherical"``.
-        examples: Number of examples that each point was scored on.
-        settings: What else a reader may want to know.
-        notes: What a reader must know.
+        examples: Number of examples on which each point was scored.
+        settings: Other facts about the run.
+        notes: Caveats for the reader.
 
     Examples:
         >>> curve = Curve(0, "direct", False, loss=(0.1, 0.9, 0.3), accuracy=(1.0, 0.5, 0.9))
@@ -73,12 +73,12 @@ class Barrier(Result):
 
     @property
     def before(self) -> float:
-        """Loss barrier of the direct path, mean over pairs, statistics interpolated; NaN between other widths."""
+        """Loss barrier of the direct path, mean over pairs, with statistics interpolated; NaN if widths differ."""
         return self._mean("direct")
 
     @property
     def after(self) -> float:
-        """Loss barrier after alignment, mean over pairs, statistics interpolated; NaN without an alignment."""
+        """Loss barrier after alignment, mean over pairs, with statistics interpolated; NaN without an alignment."""
         return self._mean("aligned")
 
     def _mean(self, path: str) -> float:
@@ -87,7 +87,7 @@ class Barrier(Result):
 
     @property
     def variants(self) -> tuple[tuple[str, bool], ...]:
-        """The kinds of curves that there are: path, and whether batch norms were recalibrated."""
+        """Kinds of curves present: path, and whether batch norms were recalibrated."""
         return tuple(dict.fromkeys((c.path, c.recalibrated) for c in self.curves))
 
     def heights(self, path: str = "aligned", recalibrated: bool = False, measure: str = "loss") -> tuple[float, ...]:
@@ -95,11 +95,11 @@ class Barrier(Result):
 
         Args:
             path: ``"direct"`` or ``"aligned"``.
-            recalibrated: Which variant.
+            recalibrated: Whether to take the recalibrated variant.
             measure: ``"loss"``, or ``"accuracy"`` for the largest drop below its chord.
 
         Returns:
-            One number for each pair, at least 0; empty where there are no such curves.
+            One number for each pair, at least 0; empty if there are no such curves.
 
         Raises:
             ValueError: If path or measure is unknown.
@@ -117,16 +117,16 @@ class Barrier(Result):
     def interval(
         self, path: str = "aligned", recalibrated: bool = False, measure: str = "loss", confidence: float = 0.95
     ) -> PairInterval | None:
-        """The mean barrier with an interval over networks, which leaves out networks and not pairs.
+        """Mean barrier with an interval over networks, by leaving out networks rather than pairs.
 
         Args:
             path: ``"direct"`` or ``"aligned"``.
-            recalibrated: Which variant.
+            recalibrated: Whether to take the recalibrated variant.
             measure: ``"loss"`` or ``"accuracy"``.
             confidence: Nominal coverage.
 
         Returns:
-            The interval, or ``None`` for fewer than three networks, or where one network is part of every pair.
+            The interval; ``None`` for fewer than three networks, or if one network is part of every pair.
         """
         heights = self.heights(path, recalibrated, measure)
         everywhere = set(self.pairs[0]).intersection(*self.pairs)
@@ -155,7 +155,7 @@ class Barrier(Result):
         return f"Barrier {said}, mean over {counted(len(self.pairs), 'pair')}"
 
     def table(self) -> pd.DataFrame:
-        """One row for every kind of path: mean barriers, in brackets their intervals over networks."""
+        """One row for every kind of path: mean barriers, with their intervals over networks in brackets."""
         import pandas as pd
 
         rows, anew = [], any(recalibrated for _, recalibrated in self.variants)  # else there may be no batch norms

@@ -23,21 +23,21 @@ def export(
 ) -> Path:
     """Write a network so that others can load it.
 
-    A path that ends in ``.safetensors`` gets the state dict, and a card in JSON beside it, which every command of
+    A path that ends in ``.safetensors`` gets the state dict, with a JSON card beside it, which every command of
     intertwine reads. Any other path becomes a folder with ``config.json``, ``model.safetensors`` and a ``README.md``,
     for ``from_pretrained`` of transformers; that needs a model of transformers.
 
     Args:
         model: The network.
-        path: Where to write. A folder of that name gets its files replaced, one at a time.
+        path: Where to write. In an existing folder of that name, files are replaced one at a time.
         card: What the network is: any of ``architecture``, ``data``, ``seed``, ``recipe``, ``metrics``,
             ``best_epoch``, ``mean``, ``std``, ``classes`` and ``shape``. How it was merged belongs in ``recipe``.
 
-        shard_bytes: Bytes of a folder's files of weights at most; one file without.
+        shard_bytes: Largest size of a folder's weight files, in bytes; by default all weights go into one file.
 
     Raises:
         ValueError: If the card has other fields, or the path is a file of another kind.
-        TypeError: If a folder is wanted and the model is none of transformers.
+        TypeError: If a folder is wanted and the model is not one of transformers.
 
     Examples:
         >>> folder = getfixture("tmp_path")
@@ -65,7 +65,7 @@ def export(
 
 
 def _as_folder(model: Any, path: Path, facts: Mapping[str, Any], shard_bytes: int | None) -> Path:
-    """Let transformers write beside the folder, then move file by file: readers never see half of one."""
+    """Let transformers write beside the folder, then move file by file, so that readers never see half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Scratch(path.parent, f".{path.name}", directory=True)
     try:
@@ -75,7 +75,7 @@ def _as_folder(model: Any, path: Path, facts: Mapping[str, Any], shard_bytes: in
         for name in names:
             write_atomically(path / name, partial(shutil.move, scratch.path / name))
         for old in path.iterdir():
-            if _WEIGHTS.fullmatch(old.name) and old.name not in names:  # of before: they would be read instead
+            if _WEIGHTS.fullmatch(old.name) and old.name not in names:  # left from before: they would be read instead
                 old.unlink()
     finally:
         scratch.close()

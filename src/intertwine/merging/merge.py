@@ -1,7 +1,7 @@
 """One network from several: interpolation after alignment, of all weights or of some, with repaired statistics.
 
-Points between two networks lie on straight lines or great circles through their weights. Of more than two networks it
-is the average (MergeMany; Ainsworth, Hayase and Srinivasa 2023, Algorithm 3).
+Points between two networks lie on straight lines or great circles through their weights. For more than two networks the
+merge is the average (MergeMany; Ainsworth, Hayase and Srinivasa 2023, Algorithm 3).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ Interpolation = Literal["linear", "spherical"]
 _PARALLEL = 1e-6  # sine of the angle below which a great circle is a line
 Repair = bool | Literal["recalibrate", "repair", "rescale"]
 _REPAIRS = ("recalibrate", "repair", "rescale")
-_SURELY = 2.0  # times what b's weights explain of a's: what they must explain the other way round to be sure
+_SURELY = 2.0  # times as much must be explained the other way round for a swap to be certain
 _SHARE = 0.01  # share of the weights above what unrelated ones explain
 
 
@@ -40,7 +40,7 @@ def between(a: Tensor, b: Tensor, ratio: float, how: Interpolation = "linear") -
     are zero or nearly parallel are interpolated linearly.
 
     Returns:
-        A new tensor of the dtype and on the device of ``a``; ``a`` itself where it holds no real numbers or both are
+        A new tensor of the dtype and on the device of ``a``; ``a`` itself if it holds no real numbers or both are
         equal.
 
     Examples:
@@ -62,7 +62,7 @@ def between(a: Tensor, b: Tensor, ratio: float, how: Interpolation = "linear") -
 
 
 def check_interpolation(how: str) -> None:
-    """Refuse a way between networks that there is none of."""
+    """Refuse an unknown interpolation."""
     if how not in ("linear", "spherical"):
         raise ValueError(f'interpolation must be "linear" or "spherical". Got {how!r}.')
 
@@ -78,7 +78,7 @@ def interpolate_(
 
 
 def _on_sphere(x: Tensor, y: Tensor, ratio: float) -> tuple[float, float]:
-    """Both shares. The angle is Kahan's, which holds near 0 and near a half turn, where a cosine tells little."""
+    """Both shares. The angle is Kahan's, accurate near 0 and near a half turn, where a cosine tells little."""
     u, v = (z.detach().to(torch.float32 if z.device.type == "mps" else torch.float64, copy=True) for z in (x, y))
     norms = u.norm(), v.norm()
     if not all(norms):
@@ -114,18 +114,18 @@ def merge(
     """Merge two networks of one architecture into one of the same size.
 
     ``b`` is brought into the basis of ``a``, then every weight and every statistic becomes a point between the two. The
-    average of many channels varies less than each of them, so that the merged network needs its statistics repaired on
-    data: batch norms are measured anew, networks without them go through REPAIR.
+    average of many channels varies less than each of them, so the merged network needs its statistics repaired on data:
+    batch norms are measured anew, and networks without them go through REPAIR.
 
     Args:
-        a: One network. Both are left as they are.
-        b: The other one.
-        alignment: What ``align(a, b, ...)`` found; ``None`` where both are in one basis already.
-        ratio: The share of ``b``, from 0 to 1; or shares by the beginning of tensor names, the longest one counts, and
+        a: One network. Both are left unchanged.
+        b: The other network.
+        alignment: Result of ``align(a, b, ...)``; ``None`` if both are in one basis already.
+        ratio: Share of ``b``, from 0 to 1; or shares by beginnings of tensor names, of which the longest counts;
             tensors that none fits stay those of ``a``.
-        repair: ``True`` for what fits the network: ``"recalibrate"`` where it has batch norms, else ``"repair"`` where
-            a loader is given. ``"rescale"`` corrects spreads only, ``False`` nothing. REPAIR changes the layers whose
-            weights are merged alone, each by its own ratio.
+        repair: ``True`` for what fits the network: ``"recalibrate"`` if it has batch norms, else ``"repair"`` if a
+            loader is given. ``"rescale"`` corrects spreads only, ``False`` nothing. REPAIR changes only the layers
+            whose weights are merged, each by its own ratio.
         loader: Batches of training inputs for the repair; labels are not used.
         interpolation: ``"linear"``, or ``"spherical"`` for parameters; statistics always go along a line.
         layers: Merge only tensors under these names, or matching these patterns (``"layer1"``, ``"*.mlp.*"``); the
@@ -133,7 +133,7 @@ def merge(
         spaces: Merge only tensors that carry these spaces of the alignment's symmetry.
 
     Returns:
-        A new network, in evaluation mode, otherwise as a copy of ``a``, or of ``alignment.a`` where gains were folded.
+        A new network, in evaluation mode, otherwise a copy of ``a``, or of ``alignment.a`` if gains were folded.
 
     Raises:
         ValueError: If the architectures differ, weights are not finite, ratios lie outside 0 to 1, names fit nothing,
@@ -183,8 +183,8 @@ def merge_many(
         method: How to align, see ``align``.
         repair: See ``merge``.
         loader: Batches of training inputs for the repair, and for methods that look at data.
-        sweeps: How often to go through the networks at most.
-        seed: Same seed, same result.
+        sweeps: Largest number of sweeps through the networks.
+        seed: The same seed gives the same result.
         kinds: Kinds of elements to search, see ``align``.
         progress: Whether to show progress.
 
@@ -208,7 +208,7 @@ def merge_many(
 
 
 def merge_moved(moved: Sequence[nn.Module], repair: Repair = True, loader: Iterable[Any] | None = None) -> nn.Module:
-    """Merge networks that are in one basis: average, repair as ``merge`` does."""
+    """Merge networks that are in one basis: average, then repair as ``merge`` does."""
     how = check_repair(moved[0], repair, loader)
     shares = {name: [1 / len(moved)] * len(moved) for name, _ in moved[0].named_modules()}
     return mend_(average(moved).eval(), moved, shares, how, loader)
@@ -220,11 +220,11 @@ def average(models: Sequence[nn.Module]) -> nn.Module:
 
 
 def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> tuple[nn.Module, nn.Module]:
-    """The network ``a`` in the gauge of an alignment, itself if it is, and a copy of ``b`` in its basis.
+    """The network ``a`` in the gauge of an alignment, itself if it already is, and a copy of ``b`` in its basis.
 
     Raises:
-        TypeError: If it is no alignment.
-        ValueError: If the alignment brings ``a`` into the basis of ``b``; to tell, tensors are moved one at a time.
+        TypeError: If ``alignment`` is not one.
+        ValueError: If the alignment brings ``a`` into the basis of ``b``; to find out, tensors are moved one at a time.
     """
     if not isinstance(alignment, Alignment):
         if not hasattr(alignment, "apply"):
@@ -260,7 +260,7 @@ def mend_(
 
 
 def check_repair(model: nn.Module, repair: Repair, loader: Iterable[Any] | None) -> str | None:
-    """The repair that a name comes down to for this network, or ``None`` for none; before long work."""
+    """The repair that a name means for this network, or ``None`` for none; checked before long work."""
     norms = bool(batch_norms(model))
     if repair is False:
         return None

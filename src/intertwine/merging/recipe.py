@@ -1,12 +1,12 @@
 """Recipes of mergekit: read from YAML, applied to networks in one basis, and written for mergekit to merge.
 
-Among their methods are sums of what fine-tuned networks learned, tensor by tensor:
+Their methods include sums of what fine-tuned networks learned, tensor by tensor:
 
 - Task arithmetic (Ilharco et al. 2023): ``base + s * sum_i w_i d_i`` with ``d_i = x_i - base``.
-- TIES (Yadav et al. 2023): of each ``d_i`` the largest entries only; then those with the sign of the weighted sum.
-- DARE (Yu et al. 2024): random entries of each ``d_i`` only, the others scaled up.
+- TIES (Yadav et al. 2023): only the largest entries of each ``d_i``; of these, those with the sign of the weighted sum.
+- DARE (Yu et al. 2024): only a random subset of the entries of each ``d_i``, scaled up.
 
-Densities, weights and norms mean what they mean in mergekit 0.1.5, against whose functions the results were compared.
+Densities, weights and norms mean what they mean in mergekit 0.1.5; results were compared with its functions.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class TaskArithmetic:
         elects: Whether only entries with the sign of the weighted sum are added.
         normalise: Whether the sum is divided by the weights of the entries in it.
         rescale: Whether kept entries are scaled so that the sum of their absolute values is that of all.
-        scale: Of the sum, called lambda.
+        scale: Factor of the sum, called lambda.
     """
 
     keeps: str = "all"
@@ -56,17 +56,17 @@ class TaskArithmetic:
         densities: Sequence[float],
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The sum of one tensor.
+        """The sum for one tensor.
 
         Args:
-            base: Of the network that the others were trained from.
-            others: The same tensor of those.
+            base: Tensor of the network that the others were trained from.
+            others: The same tensor of these.
             weights: One for each of them.
-            densities: Shares of entries to keep, one for each of them.
-            generator: Of random entries.
+            densities: Share of entries to keep, for each of them.
+            generator: Generator of the random entries.
 
         Returns:
-            Of the shape and dtype of ``base``.
+            A tensor with the shape and dtype of ``base``.
 
         Examples:
             >>> base, others = torch.zeros(2), [torch.tensor([1.0, 4.0]), torch.tensor([3.0, -1.0])]
@@ -120,9 +120,9 @@ _OF_ALL = ("t", "normalize", "rescale", "lambda", "int8_mask")
 _RANGES = {"t": "between 0 and 1", "density": "above 0 and at most 1"}
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _CASTS = ("dtype", "out_dtype")
-_OF_PARTS = ("linear", "slerp", "task_arithmetic")  # the real and the imaginary part of a merge are those of its models
-_NOTHING = 1e-8  # sum of weights that none are divided by
-_LARGEST = 1 << 20  # bytes of a recipe
+_OF_PARTS = ("linear", "slerp", "task_arithmetic")  # merge real and imaginary parts alike
+_NOTHING = 1e-8  # sum of weights below which nothing is divided by it
+_LARGEST = 1 << 20  # most bytes of a recipe
 
 Setting = float | bool | tuple[tuple[str, float], ...]  # one number, or numbers by a part of the tensor's name
 
@@ -133,14 +133,14 @@ class Recipe:
 
     Args:
         method: One of linear, slerp, task_arithmetic, ties, dare_ties and dare_linear.
-        models: What is merged: places, with ``weight`` and ``density``.
+        models: Places of the networks to merge, with ``weight`` and ``density``.
         base: The network that the others were trained from, or the first end of slerp.
         settings: ``t``, ``normalize``, ``rescale``, ``lambda``, and ``weight`` and ``density`` for all models.
-        dtype: To which weights are cast before they are merged; ``None`` for each network's own.
-        out_dtype: To which the result is cast; ``None`` for what it was merged in.
+        dtype: Type to which weights are cast before they are merged; ``None`` for each network's own.
+        out_dtype: Type to which the result is cast; ``None`` for the type in which it was merged.
 
     Raises:
-        ValueError: If the method does not exist, or something is missing for it.
+        ValueError: If the method does not exist, or lacks something that it needs.
     """
 
     method: str
@@ -175,16 +175,16 @@ class Recipe:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where all networks are, the one whose basis is kept first."""
+        """Places of all networks, the one whose basis is kept first."""
         return tuple(dict.fromkeys([*([self.base] if self.base else []), *(place for place, _ in self.models)]))
 
     @property
     def merged(self) -> tuple[str, ...]:
-        """Where those are that have weights: all for linear, those beside the base otherwise."""
+        """Places of the networks that have weights: all for linear, those other than the base otherwise."""
         return tuple(place for place, _ in self.models if self.method == "linear" or place != self.base)
 
     def check(self, network: nn.Module) -> None:
-        """Refuse weights that a parameter of a network lacks, or that have no mean, before long work."""
+        """Refuse a recipe that lacks a parameter's weights, or whose weights have no mean, before long work."""
         for name, _ in network.named_parameters() if self.method != "slerp" else ():
             self._weights(name)
 
@@ -196,7 +196,7 @@ class Recipe:
             check_matching(first, networks[place])
         states = {place: tensors_of(network) for place, network in networks.items()}
         merged = cast(copied(first).eval(), self.dtype)
-        others = [states[place] for place in self.merged]  # buffers that all share, such as frequencies, are no weights
+        others = [states[place] for place in self.merged]  # buffers common to all, such as frequencies, are not weights
         buffers = (n for n, x in first.named_buffers() if not all(torch.equal(x, y[n].to(x.device)) for y in others))
         names = (*(name for name, _ in first.named_parameters()), *buffers)  # tied tensors by one name
         with torch.no_grad():
@@ -223,7 +223,7 @@ class Recipe:
         if self.method == "slerp":
             return between(start, others[0], self._number("t", name), "spherical")
         weights, normalise = self._weights(name)
-        same = all(torch.equal(start, x) for x in others)  # infinities that all hold would become NaN
+        same = all(torch.equal(start, x) for x in others)  # infinities common to all would become NaN
         way = METHODS[self.method]
         if way is None:
             if same and normalise:
@@ -257,7 +257,7 @@ class Recipe:
         return weights, normalise
 
     def _number(self, key: str, name: str, at: int | None = None, default: float | None = None) -> float:
-        """A setting for a tensor: the model's own before that of all, the first part of a name that fits."""
+        """Setting for a tensor: the model's own before that of all models, by the first part of a name that fits."""
         own = {} if at is None else self.models[at][1]
         for found in (own.get(key), self.settings.get(key)):
             if isinstance(found, tuple):
@@ -271,7 +271,7 @@ class Recipe:
         return default
 
     def moved(self, places: Mapping[str, str]) -> "Recipe":
-        """The same recipe with networks at other places."""
+        """The same recipe with its networks at other places."""
         models = tuple((places[place], own) for place, own in self.models)
         return replace(self, models=models, base=None if self.base is None else places[self.base])
 
@@ -293,11 +293,11 @@ class Recipe:
 def read_recipe(path: str | Path) -> Recipe:
     """Read a recipe of mergekit for whole models.
 
-    Places of models are directories; those that are no absolute ones are looked for beside the recipe, then here.
+    Places of models are directories; relative ones are looked up beside the recipe, then in the current directory.
 
     Raises:
-        ValueError: If it does not read, or asks for what is not done here: slices, layers of their own, adapters, other
-            tokenizers.
+        ValueError: If it cannot be read, or asks for what is not done here: slices, layers of their own, adapters,
+            other tokenizers.
     """
     file, yaml = regular_file(path, "recipe"), _yaml()
     if file.stat().st_size > _LARGEST:
@@ -342,7 +342,7 @@ def cast(model: nn.Module, dtype: str | None) -> nn.Module:
 
 
 def _place(value: Any, recipe: Path) -> str:
-    """The directory that a recipe names."""
+    """Directory that a recipe names."""
     for place in (recipe.parent / str(value), Path(str(value))):
         if place.exists():
             return str(place)
@@ -365,7 +365,7 @@ def _settings(said: Any, known: Sequence[str]) -> dict[str, Setting]:
 
 
 def _setting(key: str, value: Any) -> Setting:
-    """A number, or numbers by parts of tensor names; those without a point, such as ``1e-3``, are text to YAML."""
+    """A number, or numbers by parts of tensor names; numbers without a point, such as ``1e-3``, are text to YAML."""
     plain = lambda said: read("number", f"{key} of a recipe", said) if isinstance(said, str) else said
     if isinstance(value := plain(value), int | float):
         return value

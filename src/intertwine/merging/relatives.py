@@ -1,7 +1,7 @@
-"""Networks in the basis of the first of them, where relatives keep what they learned.
+"""Networks brought into the basis of the first of them, so that relatives keep what they learned.
 
-The differences of two fine-tunes of one parent are what training changed only if both are moved by one element: two
-alignments differ by more than that. What is close to the first network as it stands stays as it is.
+The difference of two fine-tunes of one parent is what training changed only if both are moved by one element: two
+alignments differ by more than that. A network that is close to the first as it stands stays as it is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,17 +14,17 @@ from torch import nn
 from ..matching.align import Alignment, align
 from ..matching.solvers import METHODS, Solver
 
-_CLOSER = 0.9  # of the distance: alignment fits noise by some hundredths, and is not worth a fold then
+_CLOSER = 0.9  # share of the distance: alignment fits noise by a few hundredths, not worth a fold
 _KIN = 0.5  # relative distance of matrices up to which networks are relatives
-_MUCH = 0.5  # of the distance of relatives at most: only then one of them was moved
+_MUCH = 0.5  # largest share of the distance of relatives: only then was one of them moved
 
 
 @dataclass(frozen=True)
 class Family:
-    """What brings networks into the basis of the first.
+    """Elements that bring networks into the basis of the first.
 
     Attributes:
-        elements: For every network the alignment to the first, ``None`` for one that stays as it is.
+        elements: For every network its alignment to the first, ``None`` if it stays as it is.
         like: For every network the number of the relative whose alignment it has, ``None`` if it has its own or none.
     """
 
@@ -44,19 +44,19 @@ def align_family(
     loader: Iterable[Any] | None = None,
     seed: int = 0,
 ) -> Family:
-    """Align networks to the first of them: relatives of each other by one element, relatives in place not at all.
+    """Align networks to the first of them: relatives of each other by one element, those already in place not at all.
 
-    Relatives are networks most of whose matrices are within half of their norm of each other. One of the first network
-    is aligned only if that halves the distance or puts most units of a space elsewhere (one was moved then): scales and
-    bases of one that was trained would follow its training. Another is aligned only if it comes closer by a tenth,
-    unless the method has another aim than the distance of weights, or nothing needs a fold for it.
+    Relatives are networks most of whose matrices are within half of their norm of each other. A relative of the first
+    network is aligned only if that halves the distance or moves most units of a space elsewhere (one of the two was
+    moved then): scales and bases of one that was trained would follow its training. Any other network is aligned only
+    if it comes closer by a tenth, unless the method has another aim than the distance of weights, or needs no fold.
 
     Args:
         models: The network whose basis is kept, and others of its architecture.
-        example_inputs: As for ``align``, as all that follow.
-        method: How to align.
+        example_inputs: As for ``align``, like all arguments below.
+        method: Method of alignment.
         loader: Batches of inputs, for methods that look at data.
-        seed: Same seed, same alignments.
+        seed: The same seed gives the same alignments.
 
     Examples:
         >>> import torch, intertwine as iw
@@ -85,13 +85,13 @@ def align_family(
 
 
 def _reordered(found: Alignment) -> bool:
-    """Whether most units of some space change places, as those of relatives in place do not."""
+    """Whether most units of some space change places, which those of relatives in place do not."""
     elements = (e for e in found.transformation.elements.values() if e.linear is None)
     return any(2 * e.displaced > e.permutation.numel() for e in elements)
 
 
 def are_relatives(a: nn.Module, b: nn.Module) -> bool:
-    """Whether most matrices are close as they stand: of unrelated networks they are ``sqrt(2)`` of their norm apart."""
+    """Whether most matrices are close as they stand; in unrelated networks they are ``sqrt(2)`` of their norm apart."""
     ours, theirs = dict(a.named_parameters()), dict(b.named_parameters())  # no masks, which all networks share
     wide = lambda x: x.detach().double()
     pairs = [(wide(x), wide(theirs[name])) for name, x in ours.items() if x.ndim > 1 and name in theirs]

@@ -1,8 +1,8 @@
 """Statistics of networks whose weights were never trained: batch norms measured anew, and REPAIR for those without.
 
-Stitched networks are programs, whose batch norms are calls (``programs.Part.measuring_norms``). Here they are modules
-of a model that need not run as a program, so that hooks watch them; moments and batches are those of stitching. REPAIR
-gives the channels of an interpolated network the means and spreads that its parents agree on.
+Stitched networks are programs, whose batch norms are calls (``programs.Part.measuring_norms``). Here batch norms are
+modules of a model that need not run as a program, so hooks watch them; moments and batches are those of stitching.
+REPAIR gives the channels of an interpolated network the means and spreads that its parents agree on.
 """
 
 import warnings
@@ -56,15 +56,15 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
 def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
     """Replace the running statistics of all batch norms by the moments of their inputs over a loader.
 
-    While the loader is read, batch norms normalise by their batch, everything else is in evaluation mode. Unlike an
+    While the loader is read, batch norms normalise by their batch and everything else is in evaluation mode. Unlike an
     average of running statistics, the moments are those of all examples together, with the variance unbiased as torch
     keeps it.
 
     Args:
         model: A model with batch norms, changed in place; one without is left as it is.
-        loader: Batches; labels are not used. Batches of a few hundred examples, shuffled, are best; a batch of one
-            value per channel joins its neighbour. One that shuffles by torch's global random numbers is read in the
-            same order every time.
+        loader: Batches; labels are not used. Shuffled batches of a few hundred examples are best; a batch of one value
+            per channel joins its neighbour. A loader that shuffles by torch's global random numbers is read in the same
+            order every time.
 
     Raises:
         ValueError: If the loader holds one value per channel, or none.
@@ -90,7 +90,7 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
 
 @contextmanager
 def _measuring(norms: dict[str, _BatchNorm]) -> Iterator[None]:
-    """Train mode for batch norms, which hold the moments of all their inputs afterwards."""
+    """Training mode for batch norms, which hold the moments of all their inputs afterwards."""
 
     def measure(name: str, k: int, norm: nn.Module, inputs: Any, output: Tensor) -> None:
         found.add(norm.running_mean, norm.running_var, output.numel() // output.shape[1])  # type: ignore[arg-type]
@@ -121,20 +121,20 @@ def repair_(
 
     over all examples and positions, and the map is written into weight and bias. As in the paper, layers are corrected
     together while the data runs through, each batch by its own moments, so that later layers see repaired inputs; the
-    moments that are written are those of all batches together. The last layer that runs, which may be a call of a
-    function, is left alone, and so is one whose tensors are shared with another module or read by code outside of it.
-    Layers whose weights are computed at every run (weight norm, pruning, standardised weights) are left out, and a
-    warning names them. Where the paper inserts batch norms, this finds the same numbers without them. For networks with
-    batch norm use ``recalibrate_``.
+    moments that are written are those of all batches together. The last layer that runs, which may be a function call,
+    is left alone, and so is a layer whose tensors are shared with another module or read by code outside of it. Layers
+    whose weights are computed at every run (weight norm, pruning, standardised weights) are left out, and a warning
+    names them. The paper inserts batch norms; this finds the same numbers without them. For networks with batch norm
+    use ``recalibrate_``.
 
     Args:
         model: The interpolated network, changed in place.
         a: One parent.
-        b: The other one, aligned: in the basis of ``a``.
+        b: The other parent, aligned: in the basis of ``a``.
         loader: Batches, read three times; labels are not used.
         ratio: The share of ``b`` in ``model``.
         shift: Whether to correct the means as well. ``False`` is the paper's RESCALE, ``y' = y sd / sd_m``; layers
-            without a bias are rescaled only, in either case.
+            without a bias are only rescaled in either case.
 
     Raises:
         ValueError: If the loader can be read only once or holds one value per channel, or the weights of all layers
@@ -154,7 +154,7 @@ def repaired_(
     loader: Iterable[Any],
     shift: bool,
 ) -> nn.Module:
-    """``repair_`` of some modules of a mean of networks in one basis, by the parents' shares in each."""
+    """``repair_`` for some modules of a mean of networks in one basis, by the parents' shares in each."""
     check_repeatable(loader)
     first, _ = peek(loader)
     found, computed = repairable(model, first)
@@ -190,9 +190,9 @@ def repaired_(
 
 
 def repairable(model: nn.Module, batch: Any) -> tuple[dict[str, int], list[str]]:
-    """Modules whose outputs can be corrected, in running order, with the axis of their channels; and other ones.
+    """Modules whose outputs can be corrected, in running order, with their channel axes; and other modules.
 
-    The others are those that would be corrected if their outputs followed their weights.
+    The others would be corrected if their outputs followed their weights.
     """
     users: dict[int, int] = {}
     for module in model.modules():
@@ -204,7 +204,7 @@ def repairable(model: nn.Module, batch: Any) -> tuple[dict[str, int], list[str]]
     own: dict[str, dict[int, int]] = {}  # how often a layer reads each parameter
     last, reads = "", _Reads(model)
 
-    again = False  # whether a layer runs for the second time
+    again = False  # whether a layer runs a second time
 
     def doubled(name: str, layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
         """See whether twice the weight and bias give twice the output."""
@@ -212,7 +212,7 @@ def repairable(model: nn.Module, batch: Any) -> tuple[dict[str, int], list[str]]
         if again:
             return
         parts, before = [part for part in (layer.weight, layer.bias) if isinstance(part, Tensor)], reads.counts
-        reads.counts = dict.fromkeys(before, 0)  # what is read here is no part of the run
+        reads.counts = dict.fromkeys(before, 0)  # what is read here is not part of the run
         kept, again = [part.clone() for part in parts], True
         try:
             for part in parts:
@@ -241,7 +241,7 @@ def repairable(model: nn.Module, batch: Any) -> tuple[dict[str, int], list[str]]
 
 
 class _Reads(TorchFunctionMode):
-    """Counts reads of each parameter, under any view, and tells whether one was multiplied by since that was reset."""
+    """Counts reads of each parameter, under any view, and whether one was multiplied by since the last reset."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ class _Reads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(True for _ in tensors_in(result)):  # no question after a shape or type
+        if any(True for _ in tensors_in(result)):  # not for a question about shape or type
             read = {x.data_ptr() for x in tensors_in((args, kwargs or {}))} & self.counts.keys()
             self.counts |= {k: self.counts[k] + 1 for k in read}
             self.multiplied |= func.__name__ in _PRODUCTS and bool(read & self._matrices)
@@ -259,7 +259,7 @@ class _Reads(TorchFunctionMode):
 
 @contextmanager
 def _hooked(model: nn.Module, names: Iterable[str], hook: Callable[..., Tensor | None]) -> Iterator[None]:
-    """Call ``hook(name, module, args, kwargs, output)`` whenever one of some modules ran; its result is the output."""
+    """Call ``hook(name, module, args, kwargs, output)`` whenever some module has run; its result is the output."""
     with ExitStack() as attached:
         for name in names:
             handle = model.get_submodule(name).register_forward_hook(partial(hook, name), with_kwargs=True)
@@ -268,7 +268,7 @@ def _hooked(model: nn.Module, names: Iterable[str], hook: Callable[..., Tensor |
 
 
 def _tell(computed: Sequence[str], others: bool) -> None:
-    """Say which layers were left out; an error where there are no others."""
+    """Warn about the layers that were left out; an error if there are no others."""
     said = (
         "layers must hold weights of their own to be repaired, not ones computed at every run (weight norm, spectral "
         f"norm, pruning, standardised weights). Got {', '.join(map(repr, computed))}: make them permanent with "
@@ -319,7 +319,7 @@ def _moments(model: nn.Module, loader: Iterable[Any], layers: Mapping[str, int])
 def _goals(
     parents: Sequence[dict[str, ChannelMoments]], shares: Mapping[str, Sequence[float]]
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Mean and standard deviation that each layer's channels shall have."""
+    """Target mean and standard deviation of each layer's channels."""
     goals = {}
     for name, first in parents[0].items():
         device = first.mean.device

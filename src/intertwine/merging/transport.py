@@ -1,9 +1,9 @@
 """Optimal transport between networks of one architecture and different widths (OT fusion, Singh and Jaggi 2020).
 
-Differs from the paper: couplings are found for every space of the symmetry and not for a list of layers, over all
-weights that write it and, from the second sweep on, all that read it; and weights that read a space are spread by
+Differs from the paper: couplings are found for every space of the symmetry rather than for a list of layers, over all
+weights that write it and, from the second sweep on, all that read it. And weights that read a space are spread by
 couplings whose *rows* sum to one, so that a network widened by copies of its units computes the same function (with the
-paper's column sums it does not: a unit that became two is read twice). What writes and what reads comes from the
+paper's column sums it does not: a unit that became two is read twice). What writes and what reads is taken from the
 operations that the network runs (``symmetry.duplication``).
 """
 
@@ -30,10 +30,10 @@ from ..symmetry.spaces import Fixed, Layout, axis_size
 from ..testing import relative_error
 
 _SWEEPS = 10
-_LARGEST = 2048  # units of a coupling that is solved exactly, as an assignment of copies
+_LARGEST = 2048  # units up to which a coupling is solved exactly, as an assignment of copies
 _SMOOTH = 0.01  # entropy of larger couplings, as a share of the mean cost
 _ITERATIONS = 2000
-_NOISE, _DRAWS = 0.5, 8  # of the weights with which copies are checked: as a share of their size, and how many
+_NOISE, _DRAWS = 0.5, 8  # noise on weights that checks copies: as a share of their size, and how many draws
 
 _Degrees = Mapping[tuple[str, int, str], Fraction]
 _Sizes = Mapping[str, tuple[int, int]]
@@ -49,9 +49,9 @@ class Transport:
             ``1 / n_b``.
         costs: The transport cost of every space.
         model: A network of the width of ``a``, whose weights ``apply`` replaces.
-        sizes: For every space its number of units in ``a`` and in ``b``.
-        degrees: For every tensor, axis and space that changes its width the power of the number of units with which
-            entries go: 0 where they write units, -1 where they read them.
+        sizes: For every space its numbers of units in ``a`` and in ``b``.
+        degrees: For every tensor, axis and space that changes its width, the power of the number of units with which
+            entries scale: 0 where they write units, -1 where they read them.
         layouts_b: The layouts of ``b``.
     """
 
@@ -67,7 +67,7 @@ class Transport:
     def apply(self, b: nn.Module) -> nn.Module:
         """``b`` at the width of ``a``: every unit is a mean of units of ``b``, and what reads them is shared out.
 
-        Returns:
+        A new network; it computes the same function if each unit of ``b`` became equally many units.
             A new network; of the same function where each unit of ``b`` became equally many units.
         """
         state, sym = tensors_of(b), self.symmetry
@@ -103,27 +103,27 @@ def transport(
     """Couple the units of two networks of one architecture whose widths may differ.
 
     Space by space along the network, units are coupled with equal masses so that the squared distance between their
-    weights is least, with the spaces before in the widths of ``a`` already; then in turn with what reads them, until
-    the couplings stay. Equal widths give permutations. Scales are not searched, and heads and groups stay in place:
-    their numbers and sizes must be equal.
+    weights is least, given the earlier spaces in the widths of ``a``; then in turn with what reads them, until the
+    couplings no longer change. Equal widths give permutations. Scales are not searched, and heads and groups stay in
+    place: their numbers and sizes must be equal.
 
     Args:
         a: The network whose widths are kept. Both are left as they are.
-        b: The other one.
+        b: The other network.
         example_inputs: See ``symmetries``; it must fit both.
         entropy: Strength of the entropy that smooths couplings (Sinkhorn), as a share of the mean cost; 0 for exact
             couplings up to common multiples of 2,048 units, and 0.01 beyond.
-        sweeps: How often to go through the spaces at most.
+        sweeps: Largest number of sweeps through the spaces.
 
     Returns:
         The transport; ``merge(a, b, transport)`` takes it.
 
     Raises:
         ValueError: If the architectures differ in more than widths, or a space that would change its width lies inside
-            another one or holds others (heads, groups), has a linear group, or is used in a way that copies of its
-            units would change: a weight that both writes and reads it, a sum over it without weights after what no
-            scale passes, a factor that depends on the width; or if widths without a common factor lie behind a norm
-            whose gain and bias do not tell.
+            another one or contains others (heads, groups), has a linear group, or is used in a way that copies of its
+            units would change: a weight that both writes and reads it, a sum over it without weights behind something
+            that no scale passes, a factor that depends on the width; or if widths without a common factor lie behind a
+            norm whose gain and bias cannot be checked.
 
     References:
         - Singh, S. P. and Jaggi, M. Model Fusion via Optimal Transport. NeurIPS 2020.
@@ -199,7 +199,7 @@ def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:
 
 
 def _shared(x: Tensor, name: str, layout: Layout, sizes: _Sizes, degrees: _Degrees) -> Tensor:
-    """A tensor of ``b`` whose entries are as large as they are among as many units as ``a`` has."""
+    """A tensor of ``b`` with entries scaled to the size that they have among as many units as ``a`` has."""
     for k, axis in enumerate(layout.axes):
         shares = torch.ones(axis_size(axis), dtype=x.dtype, device=x.device)
         for block in blocks(Layout((axis,))):
@@ -211,7 +211,7 @@ def _shared(x: Tensor, name: str, layout: Layout, sizes: _Sizes, degrees: _Degre
 
 
 def _brought(block: Block, tensor: Tensor, couplings: Mapping[str, Tensor]) -> Tensor:
-    """A block of ``b`` with every dimension that has a coupling at the width of ``a``: means of its units."""
+    """A block of ``b`` with every coupled dimension at the width of ``a``: means of its units."""
     x = block.read(tensor)
     for dim, leaf in block.carried:
         if leaf.space in couplings:
@@ -223,7 +223,7 @@ def _brought(block: Block, tensor: Tensor, couplings: Mapping[str, Tensor]) -> T
 def _distances(
     ours: Member, theirs: Member, a: Mapping[str, Tensor], b: Mapping[str, Tensor], known: Mapping[str, Tensor]
 ) -> Tensor:
-    """Squared distances between units of both in one block; none where another dimension is not at the width yet."""
+    """Squared distances between units of both in one block; none while another dimension is not at the width."""
     others = {s for d, s in enumerate(ours.block.spaces) if s is not None and d != ours.dim}
     if not others <= known.keys():
         return torch.zeros((), dtype=torch.float64)
@@ -269,7 +269,7 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
 
 
 def _degrees(sym: Symmetry, sizes: _Sizes, lengths: Sequence[str]) -> _Degrees:
-    """``copy_degrees`` of the spaces that change their width."""
+    """``copy_degrees`` of the spaces that change width."""
     resized = {space for space, (n, m) in sizes.items() if n != m}
     program = sym.origin.program
     if not resized or program is None:
@@ -284,7 +284,7 @@ def _degrees(sym: Symmetry, sizes: _Sizes, lengths: Sequence[str]) -> _Degrees:
 
 
 def _check_copies(found: Transport, theirs: Symmetry, b: nn.Module, example_inputs: Any) -> None:
-    """Refuse what does not compute one function at both widths when units of ``b`` are made equal in both."""
+    """Refuse a transport unless both widths compute one function when units of ``b`` are made equal in both."""
     wide_a, wide_b = in_float64(found.model, example_inputs), in_float64(b, example_inputs)
     generator, start = torch.Generator().manual_seed(0), [p.detach().clone() for p in wide_b.model.parameters()]
     untold = {name for name, _, space in found.degrees if gcd(*found.sizes[space]) == 1}
@@ -306,7 +306,7 @@ def _check_copies(found: Transport, theirs: Symmetry, b: nn.Module, example_inpu
         error = relative_error(wide_b.outputs(narrow), wide_a.outputs(wide))
         if not error <= max(wide_a.rtol, wide_b.rtol):
             raise _uncopied(f"outputs that differ by {error:.2g}")
-        # a norm takes away what is equal in all units
+        # a norm removes what is equal in all units
         untold = {n for n in untold if not _doubled(wide_b, narrow, n) and _doubled(wide_b, wide_b.model, n)}
         if not untold:
             return
@@ -314,7 +314,7 @@ def _check_copies(found: Transport, theirs: Symmetry, b: nn.Module, example_inpu
 
 
 def _doubled(wide: Wide, model: nn.Module, name: str) -> bool:
-    """Whether outputs tell a tensor from twice its numbers."""
+    """Whether doubling a tensor changes the outputs."""
     twin = copied(model)
     tensors_of(twin)[name].mul_(2)
     return relative_error(wide.outputs(model), wide.outputs(twin)) > wide.rtol

@@ -27,10 +27,10 @@ ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 class AlphaChoice:
     """The result of a cross-validation."""
 
-    alpha: float  # With the best accuracy on the held-out part; the smallest of several
-    accuracies: dict[float, float | None]  # On the held-out part, by alpha; ``None`` where training diverged
-    network: Stitched  # The stitched network of that alpha, as trained on the other part and recalibrated there
-    held_out: int  # Examples of the held-out part
+    alpha: float  # The alpha with the best accuracy on the held-out part; the smallest of several
+    accuracies: dict[float, float | None]  # Accuracy on the held-out part, by alpha; ``None`` if training diverged
+    network: Stitched  # The stitched network of that alpha, trained on the other part and recalibrated there
+    held_out: int  # Number of examples in the held-out part
 
     def __repr__(self) -> str:
         found = ", ".join(f"{a:g}: {'diverged' if v is None else f'{v:.1%}'}" for a, v in self.accuracies.items())
@@ -38,7 +38,7 @@ class AlphaChoice:
 
 
 class InMemory:
-    """Examples in memory as repeatable batches, shuffled by torch's global random numbers at every pass or not."""
+    """Examples in memory as repeatable batches, optionally shuffled by torch's global random numbers at every pass."""
 
     def __init__(self, inputs: tuple[Tensor, ...], labels: Tensor, batch_size: int, shuffle: bool) -> None:
         self.inputs, self.labels = inputs, labels
@@ -60,7 +60,7 @@ def split_examples(
 ) -> tuple[InMemory, InMemory]:
     """Split the examples of a loader of batches ``(inputs, labels, ...)`` at random into two parts, both in memory.
 
-    The first, a ``share`` of them, is shuffled at every pass; the other one is held out.
+    The first, a ``share`` of them, is shuffled at every pass; the other is held out.
 
     Raises:
         ValueError: If a part would be empty, or a batch has no labels or keyword inputs.
@@ -104,12 +104,12 @@ def choose_alpha(
 ) -> AlphaChoice:
     """Choose alpha by the accuracy on a held-out fifth of the training data; test data is never seen.
 
-    One layer for each alpha, trained at once behind one trunk on the other four fifths: 5 epochs and no head start, as
-    in the paper. Every layer is rounded and batch norm recalibrated on the four fifths before it is judged.
+    One layer for each alpha is trained, all at once behind one trunk, on the other four fifths: 5 epochs and no head
+    start, as in the paper. Every layer is rounded, and batch norm recalibrated on the four fifths, before it is judged.
 
-    Training starts at the closed form for ``moments``, or at random, as in the paper, without them. The ``seed`` is of
-    the split, the starts and the training order. Skip connections stay as they are; of the options, the tail's batch
-    norm, other settings of the family and progress count. The data is held in memory.
+    Training starts at the closed form for ``moments``, or without them at random, as in the paper. The ``seed`` fixes
+    the split, the starts and the training order. Skip connections stay as they are; of the options, only the tail's
+    batch norm, other settings of the family and progress count. The data is held in memory.
 
     Raises:
         ValueError: If the family has no alpha, there is nothing to try, or skip connections are mapped.

@@ -30,14 +30,14 @@ class Moments:
     yy: Tensor  # ``(C_out, C_out)``, ``y.T @ y`` of network B's features
     sum_x: Tensor  # ``(C_in,)``
     sum_y: Tensor  # ``(C_out,)``
-    count: int  # Positions that were summed: examples times spatial positions
-    # ``xx, xy, yy`` about the means of the channels, where they are known better than by differences: exactly 0 for
+    count: int  # Number of positions summed: examples times spatial positions
+    # ``xx, xy, yy`` about the means of the channels, if known more precisely than by differences: exactly 0 for
     # constant channels
     about_means: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, sums: CrossMoments) -> Moments:
-        """What was added up, A's features first, products within each side too; a ``ValueError`` if not finite."""
+        """Moments of what was added up, A's features first, with products within each side; refused if not finite."""
         xy, xx, yy = sums.products()
         for side, square in (("A", xx), ("B", yy)):
             if not bool(torch.isfinite(square).all()):
@@ -61,7 +61,7 @@ class Moments:
         return self.yy.shape[0]
 
     def centred(self) -> Moments:
-        """The same with the mean of every channel taken off: what a map with a bias is fitted to."""
+        """The same moments with the mean of every channel subtracted: what a map with a bias is fitted to."""
         x, y = self.sum_x, self.sum_y
         xx, xy, yy = self.about_means or (
             full - torch.outer(a, b) / self.count for full, a, b in ((self.xx, x, x), (self.xy, x, y), (self.yy, y, y))
@@ -69,9 +69,9 @@ class Moments:
         return Moments(xx, xy, yy, torch.zeros_like(x), torch.zeros_like(y), self.count)
 
     def residual(self, matrix: Tensor, bias: Tensor | None = None) -> float:
-        """How much of B's features ``y`` a map misses, ``sum |y - A x - b|^2 / sum |y|^2``: 0 where ``A x + b = y``.
+        """Share of B's features ``y`` that a map misses, ``sum |y - A x - b|^2 / sum |y|^2``: 0 where ``A x + b = y``.
 
-        ``matrix`` is ``(C_out, C_in)``, ``bias`` ``(C_out,)``. Rounding can leave -1e-15 where the truth is 0: 0 then.
+        ``matrix`` is ``(C_out, C_in)``, ``bias`` ``(C_out,)``. Where rounding leaves -1e-15 for 0, the result is 0.
         """
         a = matrix.detach().to(self.xx)
         b = torch.zeros_like(self.sum_y) if bias is None else bias.detach().to(self.xx)
@@ -92,7 +92,7 @@ class Moments:
 
 
 _TINY = torch.finfo(torch.float64).tiny  # moments are in float64
-FLOOR = 1e-6  # scale of a pair that would best have none: group elements have no zero entries
+FLOOR = 1e-6  # scale of a pair that would best have none, as group elements have no zero entries
 
 
 def least_squares(moments: Moments) -> Tensor:
@@ -103,7 +103,7 @@ def least_squares(moments: Moments) -> Tensor:
 def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
     """Matrices of rank ``<= r``: reduced-rank regression.
 
-    The fitted ``A X`` of ordinary least squares is projected on its ``r`` strongest directions ``V``: ``V V^T A``, as
+    The fit ``A X`` of ordinary least squares is projected on its ``r`` strongest directions ``V``: ``V V^T A``, as
     factors ``(C_out, r)`` with orthonormal columns and ``(r, C_in)``.
 
     Raises:
@@ -120,7 +120,7 @@ def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def diagonal(moments: Moments) -> Tensor:
-    """Diagonal matrices: ``a_i = <x_i, y_i> / |x_i|^2``, and 1 of channels of A that never respond."""
+    """Diagonal matrices: ``a_i = <x_i, y_i> / |x_i|^2``, and 1 for channels of A that never respond."""
     k = min(moments.c_in, moments.c_out)
     energy = moments.xx.diagonal()[:k]
     scales = torch.where(energy > 0, moments.xy.diagonal()[:k] / energy.clamp_min(_TINY), 1.0)
@@ -132,7 +132,7 @@ def diagonal(moments: Moments) -> Tensor:
 def unit_row_sum(moments: Moments) -> Tensor:
     """Matrices whose rows sum to one: linear regression under ``A 1 = 1``, the solution of smallest norm.
 
-    What rows lack costs nothing on channels of A that never respond: with one of them the fit is that of all matrices.
+    What rows lack costs nothing on channels of A that never respond: with one such channel, the fit is the free one.
     """
     energy = moments.xx.diagonal()
     live = energy[energy > 0]
@@ -154,12 +154,12 @@ def group_procrustes(group: Group, moments: Moments) -> Tensor:
     """The element ``g`` of a group with ``g x ~ y`` (see ``Group.procrustes``).
 
     Unequal widths: both sides are padded with zero channels to ``n = max(C_in, C_out)`` and the element's ``C_out x
-    C_in`` block is returned (the papers are silent). Where A is wider, some of its channels go unread, and without free
+    C_in`` block is returned (the papers are silent). If A is wider, some of its channels go unread, and without free
     scales it matters which: a pair then saves ``2 xy_ji - xx_jj`` (with signs ``2 |xy_ji| - xx_jj``). Dead channels
     match dead ones where there are as many; a scale that nothing determines is 1 behind a dead channel of A and
-    ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is ``least_squares``, which is singular where a channel is dead
-    and then only a limit of elements; so is ``unit_row_sum`` for ``UnitRowSum`` where two are. For ``Orthogonal`` with
-    a wider A it is the polar factor, which is no least-squares solution then: none is known in closed form.
+    ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is ``least_squares``, which is singular if a channel is dead,
+    and then only a limit of elements; so is ``unit_row_sum`` for ``UnitRowSum`` if two are. For ``Orthogonal`` with a
+    wider A it is the polar factor, which is then not a least-squares solution: none is known in closed form.
 
     Raises:
         ValueError: If the group acts on another number of channels, or cannot be fitted.
@@ -189,12 +189,12 @@ def group_procrustes(group: Group, moments: Moments) -> Tensor:
 
 
 def intercept(matrix: Tensor, moments: Moments) -> Tensor:
-    """The bias ``b = mean(y) - A mean(x)`` ``(C_out,)`` of ``A``, best where that was fitted to centred moments."""
+    """The bias ``b = mean(y) - A mean(x)`` ``(C_out,)`` of ``A``, best if ``A`` was fitted to centred moments."""
     return (moments.sum_y - matrix.to(moments.xx) @ moments.sum_x) / moments.count
 
 
 def pseudo_inverse(xx: Tensor) -> Tensor:
-    """``X^+`` of a symmetric positive semidefinite ``(C, C)`` without dead directions, at unit energy of channels."""
+    """``X^+`` of a symmetric positive semidefinite ``(C, C)`` without dead directions, with channels at unit energy."""
     scale = xx.diagonal().clamp_min(0).sqrt()
     weight = torch.where(scale > 0, 1 / scale.clamp_min(_TINY), 0.0)
     values, vectors = torch.linalg.eigh(xx * weight[:, None] * weight)
@@ -204,7 +204,7 @@ def pseudo_inverse(xx: Tensor) -> Tensor:
 
 
 def _best_injection(moments: Moments, signed: bool) -> Tensor:
-    """Every channel of B reads another one of A's more numerous ones: what is not read costs nothing."""
+    """Best match in which each channel of B reads a different one of A's more numerous ones; unread ones are free."""
     c = moments.xy.T
     gain = c.new_zeros(moments.c_in, moments.c_in)
     gain[: moments.c_out] = 2 * (c.abs() if signed else c) - moments.xx.diagonal()
@@ -220,7 +220,7 @@ def _pad(m: Tensor, n: int) -> Tensor:
 
 
 def _with_energy(m: Tensor) -> Tensor:
-    """The smallest energy of a live channel on the diagonal of dead ones: no division by 0, and no covariance."""
+    """Adds the smallest energy of a live channel on the diagonal for dead ones: no division by 0, and no covariance."""
     d = m.diagonal()
     live = d[d > 0]
     fill = live.min() if len(live) else d.new_ones(())

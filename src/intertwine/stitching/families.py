@@ -47,13 +47,13 @@ def family_of(
 ) -> StitchingLayer:
     """A stitching layer at its random start, from ``c_in`` channels of network A to ``c_out`` of B.
 
-    The family is one of ``families()``, such as ``"rank-4"`` or ``"lasso-0.01"``; or any group, whose channels are
-    those of both sides, and from which a layer is generated: permutations and signs are relaxed, and every other group
-    projects after each step. Its settings, such as ``alpha=0.1`` for ``"g_relu"``, are those of its class.
+    The family is one of ``families()``, such as ``"rank-4"`` or ``"lasso-0.01"``; or any group, with the channels of
+    both sides, from which a layer is generated: permutations and signs are relaxed, and every other group projects
+    after each step. Its settings, such as ``alpha=0.1`` for ``"g_relu"``, are those of its class.
 
     Raises:
-        ValueError: If the family is unknown, a setting is none of its own, the widths are missing, or the family is of
-            square matrices and they differ.
+        ValueError: If the family or one of its settings is unknown, the widths are missing, or they differ for a family
+            of square matrices.
 
     Examples:
         >>> family_of("g_relu", 16, 16, alpha=0.01)

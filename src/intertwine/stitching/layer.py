@@ -25,23 +25,23 @@ class StitchingLayer(nn.Module, ABC):
     """A map ``y = A x + b`` of channels, ``x (N, C_in, *S)`` or tokens ``(N, T, C_in)``, with ``A`` in one family.
 
     In training mode a layer uses ``matrix()``, which may be a relaxation (a doubly stochastic matrix for a
-    permutation). In evaluation mode it uses ``rounded()``, a member of the family, computed anew from the parameters
-    at every call. The random start, where there is one, comes from ``generator``.
+    permutation). In evaluation mode it uses ``rounded()``, a member of the family, computed anew from the parameters at
+    every call. The random start, if there is one, comes from ``generator``.
 
     Raises:
         ValueError: If a width is not positive or ``channel_dim`` is neither 1 nor -1.
     """
 
-    family: str = ""  # By its name on the command line, such as ``"rank-4"``
+    family: str = ""  # Its name on the command line, such as ``"rank-4"``
     c_in: int  # Channels of network A at its tap
     c_out: int  # Channels of network B at its tap
     channel_dim: int  # The channel axis: 1, or -1 for tokens
     # ``b (C_out,)``, or ``None`` as in the paper (D.2: "to stick closely to the statement of theorem 4.2")
     bias: Tensor | None
     dim: int  # Dimension of the family: the free numbers of one member, such as ``n`` for G_ReLU
-    # Logarithm of the number of pieces of the family (``log n!`` where permutations are free)
+    # Logarithm of the number of pieces of the family (``log n!`` if permutations are free)
     log_components: float = 0.0
-    origin: str = ""  # Where training starts, by which files that keep it are told apart
+    origin: str = ""  # Where training starts, which tells apart the files that keep it
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class StitchingLayer(nn.Module, ABC):
         self.create(generator)
 
     def create(self, generator: torch.Generator | None) -> None:
-        """Make the parameters of a family without settings, at their start; nothing here."""
+        """Make the parameters of a family without settings, at their start; does nothing here."""
 
     @abstractmethod
     def matrix(self) -> Tensor:
@@ -77,20 +77,20 @@ class StitchingLayer(nn.Module, ABC):
         return next((p.new_zeros(()) for p in self.parameters()), torch.zeros(()))
 
     def penalty(self) -> float:
-        """What else a good map keeps small, as the family weighs it (lasso: ``lambda |A|_1``); 0 here."""
+        """What else a good map keeps small, with the family's own weight (lasso: ``lambda |A|_1``); 0 here."""
         return 0.0
 
     def after_step(self, lr: float) -> None:
         """Bring the parameters back into the family after an optimiser step: a projection, or a proximal step."""
 
     def head_start(self, active: bool) -> None:
-        """Hold back a part of the parameters in the first epochs (G_ReLU: the scales), or let it go. Nothing here."""
+        """Hold back some parameters in the first epochs (G_ReLU: the scales), or release them. Does nothing here."""
 
     @torch.no_grad()
     def start(self, moments: Moments) -> None:
         """Set the parameters to the family's closed-form solution for the features' second moments (direct matching).
 
-        A layer with a bias is fitted about their means.
+        A layer with a bias is fitted to moments about the means.
 
         Raises:
             ValueError: If the family has no closed form, or widths differ.
@@ -124,7 +124,7 @@ class StitchingLayer(nn.Module, ABC):
         return log_count(self.log_components, self.dim, eps, bound)
 
     def fixed(self) -> Fixed:
-        """What is evaluated, as a layer without trainable parameters."""
+        """The evaluated map, as a layer without trainable parameters."""
         bias = None if self.bias is None else self.bias.detach().clone()
         return Fixed(self.rounded().clone(), bias, family=self.family, channel_dim=self.channel_dim)
 

@@ -1,4 +1,4 @@
-"""Stitching layers without a permutation to find: full, low-rank, sparse, diagonal, orthogonal, of any group."""
+"""Stitching layers without a permutation to find: full, low-rank, sparse, diagonal, orthogonal, and of any group."""
 
 from math import log
 from typing import Unpack
@@ -16,7 +16,7 @@ __all__ = ["Diagonal", "Full", "Identity", "Lasso", "Orthogonal", "Projected", "
 
 
 class WeightLayer(StitchingLayer):
-    """Base of layers whose one parameter beside a bias is the map itself."""
+    """Base of layers whose only parameter besides a bias is the map itself."""
 
     weight: nn.Parameter  # ``(C_out, C_in)``
 
@@ -40,15 +40,15 @@ class Full(WeightLayer):
 
 
 def uniform(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
-    """Entries uniform in ``+-1 / sqrt(columns)``, as torch starts a convolution."""
+    """Entries uniform in ``+-1 / sqrt(columns)``, as torch initialises a convolution."""
     return (2 * torch.rand(rows, columns, generator=generator) - 1) / columns**0.5
 
 
 class Rank(StitchingLayer):
     """Maps of rank at most ``r``: two 1x1 convolutions, ``V`` ``(r, C_in)`` and ``U`` ``(C_out, r)`` (paper 1, v2 D.2).
 
-    Their dimension is ``r (C_in + C_out) - r^2``, less than the numbers stored, since ``U G`` and ``G^-1 V`` make the
-    same map (v2 E.30). Widths may differ.
+    Their dimension is ``r (C_in + C_out) - r^2``, less than the count of stored numbers, since ``U G`` and ``G^-1 V``
+    make the same map (v2 E.30). Widths may differ.
 
     Raises:
         ValueError: If the rank is not between 1 and the smaller width.
@@ -69,7 +69,7 @@ class Rank(StitchingLayer):
 
     def fit(self, moments: Moments) -> None:
         """Reduced-rank regression; both factors get equal sizes, so that one learning rate suits them."""
-        up, down = reduced_rank(moments, self.rank)  # orthonormal columns, so `down` has all the size
+        up, down = reduced_rank(moments, self.rank)  # orthonormal columns, so `down` carries all the size
         u, s, vh = torch.linalg.svd(down, full_matrices=False)
         root = s.sqrt()
         self.up.copy_(up @ u * root)
@@ -80,8 +80,8 @@ class Lasso(Full):
     """A full map with the penalty ``lambda |A|_1`` (paper 1, v2 D.6, which takes a ``strength`` of 1e-4 to 1e-1).
 
     Differs from the paper: the penalty acts by its proximal step, ``a <- sign(a) max(|a| - lr lambda, 0)`` after each
-    step on the loss, so that zeros *are* zeros; a gradient step on ``|a|`` jumps over zero for ever. Same minimiser;
-    ``proximal=False``, a term of the loss, is as printed. A bias is not penalised.
+    step on the loss, so that zeros *are* zeros; a gradient step on ``|a|`` jumps over zero for ever. The minimiser is
+    the same; ``proximal=False``, a term of the loss, is as printed. A bias is not penalised.
 
     Raises:
         ValueError: If the strength is negative.
@@ -97,11 +97,11 @@ class Lasso(Full):
         self.family, self.strength = "lasso" if strength == 1e-3 else f"lasso-{strength:g}", strength
 
     def regulariser(self) -> Tensor:
-        """``lambda |A|_1`` where there is no proximal step; what is added to the loss."""
+        """``lambda |A|_1`` to add to the loss, if there is no proximal step."""
         return self.weight.new_zeros(()) if self.proximal else self.strength * self.weight.abs().sum()
 
     def penalty(self) -> float:
-        """``lambda |A|_1``, which the proximal step stands for."""
+        """``lambda |A|_1``, for which the proximal step stands."""
         return self.strength * float(self.weight.detach().abs().sum())
 
     @torch.no_grad()
@@ -122,15 +122,15 @@ def sparsity(matrix: Tensor, threshold: float = 1e-3) -> float:
 
 
 class Diagonal(StitchingLayer):
-    """``y_i = d_i x_i``, any signs, ``d`` its ``scale``: for networks whose channels correspond already.
+    """``y_i = d_i x_i``, any signs, with ``d`` its ``scale``: for networks whose channels correspond already.
 
-    Of unequal widths the channels that both have, and zeros.
+    For unequal widths: the channels that both have, and zeros.
     """
 
     family = "diagonal"
 
     def create(self, generator: torch.Generator | None) -> None:
-        """The identity, of as many dimensions as the smaller width."""
+        """The identity, with as many dimensions as the smaller width."""
         self.dim = min(self.c_in, self.c_out)
         self.scale = nn.Parameter(torch.ones(self.dim))
 
@@ -144,7 +144,7 @@ class Diagonal(StitchingLayer):
 
 
 class Identity(StitchingLayer):
-    """``y = x``; of unequal widths the channels that both have, and zeros."""
+    """``y = x``; for unequal widths, the channels that both have, and zeros."""
 
     family = "identity"
     dim = 0
@@ -158,16 +158,16 @@ class Identity(StitchingLayer):
 
 
 class Orthogonal(WeightLayer):
-    """Orthogonal matrices, by gradient steps each followed by the polar factor, the nearest orthogonal matrix.
+    """Orthogonal matrices: each gradient step is followed by the polar factor, the nearest orthogonal matrix.
 
-    Of unequal widths: matrices with orthonormal columns (``C_in < C_out``) or rows. Their dimension is
-    ``N m - m (m + 1) / 2`` for widths ``m <= N``, and they are one piece; ``n (n - 1) / 2`` and two for equal ones.
+    For unequal widths: matrices with orthonormal columns (``C_in < C_out``) or rows. For widths ``m <= N`` their
+    dimension is ``N m - m (m + 1) / 2`` and they form one piece; for equal widths, ``n (n - 1) / 2`` and two pieces.
     """
 
     family = "orthogonal"
 
     def create(self, generator: torch.Generator | None) -> None:
-        """Uniform over the family."""
+        """A random start, uniform over the family."""
         small, large = sorted((self.c_in, self.c_out))
         self._group, self.log_components = groups.Orthogonal(large), log(2) if small == large else 0.0
         self.dim = large * small - small * (small + 1) // 2
@@ -176,7 +176,7 @@ class Orthogonal(WeightLayer):
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
-        """The polar factor."""
+        """Replace the weight by its polar factor."""
         self.weight.copy_(polar_factor(self.weight))
 
     def fit(self, moments: Moments) -> None:
@@ -185,10 +185,10 @@ class Orthogonal(WeightLayer):
 
 
 class Projected(WeightLayer):
-    """A layer generated from any group: ``group.project`` after each step, ``group.procrustes`` to start.
+    """A layer generated from any group: ``group.project`` after each step, ``group.procrustes`` as a start.
 
     Made for groups in which one can move continuously (rotations, all invertible matrices, unit row sums). Permutations
-    need a relaxation: small steps never leave a permutation that is rounded after each of them. The random start is
+    need a relaxation: small steps that are each rounded never leave a permutation. The random start is
     ``group.random``.
     """
 
@@ -201,7 +201,7 @@ class Projected(WeightLayer):
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
-        """The nearest element; one near the weight where that is a limit of elements, as behind dead channels."""
+        """Go to the nearest element; if that is only a limit of elements, as behind dead channels, to one nearby."""
         try:
             found = self.group.project(self.weight)
         except Unattained:

@@ -15,13 +15,13 @@ class Recipe:
 
     Attributes:
         epochs: Passes over the training data.
-        learning_rate: Constant.
+        learning_rate: Constant learning rate.
         momentum: 0.9 in v1, none in v2.
-        head_start: Epochs in which permutations learn while scales are held.
-        batch_size: Of the loaders that the command line makes; a loader given to ``train_layers`` has its own.
-        keep: ``"best"`` keeps, of the start and all epochs, the map with the least training loss as it is evaluated;
-            ``"last"`` the last epoch's, as in the paper.
-        judged: Training examples that ``"best"`` is judged on: the first batches that hold so many.
+        head_start: Number of first epochs in which permutations learn while scales are held.
+        batch_size: For the loaders that the command line makes; a loader given to ``train_layers`` has its own.
+        keep: ``"best"`` keeps, of the start and all epochs, the map with the least training loss as evaluated;
+            ``"last"`` keeps the last epoch's, as in the paper.
+        judged: Training examples on which ``"best"`` is judged: the first batches that hold as many.
 
     Raises:
         ValueError: If a number is out of range.
@@ -51,7 +51,7 @@ RECIPES: Mapping[str, Recipe] = {"v1": Recipe(), "v2": Recipe(momentum=0.0)}
 
 
 def recipe_of(recipe: Recipe | str) -> Recipe:
-    """A recipe, or the one of a name."""
+    """A recipe, given as itself or by name."""
     if isinstance(recipe, Recipe):
         return recipe
     if recipe not in RECIPES:
@@ -64,16 +64,16 @@ class StitchOptions:
     """How networks are stitched, and what the run is called.
 
     Attributes:
-        skip: Inside residual blocks: A's skip connections as they are (``"a"``, the paper), each mapped by a layer of
-            the family (``"mapped"``), or B's own (``"b"``).
+        skip: Inside residual blocks: A's skip connections unchanged (``"a"``, the paper), each mapped by its own layer
+            of the family (``"mapped"``), or B's own (``"b"``).
         start: Where training starts: ``"direct"``, the family's closed form, or ``"random"``, as in the paper.
         tail_norm: Batch norm of the tail while layers are trained: ``"eval"`` with B's statistics, ``"train"`` with the
             batch's (the reference code).
-        recalibration: Whether the tail's batch-norm statistics are found anew before evaluation, for every family.
+        recalibration: Whether the tail's batch-norm statistics are measured anew before evaluation, for every family.
         bias: Whether layers have a bias; the paper's do not.
-        settings: Of families, such as ``{"alpha": 0.01, "tau": 0.1}``; each family takes its own. ``{"alpha": "cv"}``
-            chooses alpha by cross-validation on a part of the training data (v2 D.5).
-        names: What the models are called in results and intervals.
+        settings: Settings of families, such as ``{"alpha": 0.01, "tau": 0.1}``; each family takes its own. ``{"alpha":
+            "cv"}`` chooses alpha by cross-validation on a part of the training data (v2 D.5).
+        names: Names of the models in results and intervals.
         state: File that keeps interrupted training; see ``train_layers``.
         progress: Whether to show progress.
 

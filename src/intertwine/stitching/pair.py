@@ -1,9 +1,9 @@
 """Pairs of networks, cut at any tap of both.
 
-What a tap depends on is network A's, what depends on the tap is network B's; that is read off the captured calls, never
-off module names. Inside a residual block other values cross the cut beside the tap: the skip connection. The paper
-leaves them as A computed them (v2 E.54, v1 E.33), and so does ``skip="a"``; a hook that replaces B's output would use
-B's own skip, which is another network and here ``skip="b"``.
+What a tap depends on comes from network A, what depends on the tap from network B; that is read off the captured calls,
+never off module names. Inside a residual block other values cross the cut besides the tap: the skip connection. The
+paper leaves them as A computed them (v2 E.54, v1 E.33), and so does ``skip="a"``; a hook that replaces B's output would
+use B's own skip, which is another network, here ``skip="b"``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,30 +49,30 @@ class Cut:
     at: tuple[str, str]  # Layer of A and layer of B
     trunk: Trunk  # ``f_{<=l}``
     tail: Part  # ``f~_{>l}``; every stitched network gets a fork of it
-    target: Part  # B up to its tap (and its own skips): the features that a direct matching aims at
-    tap: Crossing  # Widths and channel axis there, for the layer
+    target: Part  # B up to its tap (and its own skips): the features that direct matching aims at
+    tap: Crossing  # Widths and channel axis at the tap, for the layer
     skip: Skip  # What becomes of skip connections
-    skips: tuple[Crossing, ...]  # The same for the values that cross the cut beside the tap and depend on weights
-    notes: tuple[str, ...] = ()  # What a reader should know
+    skips: tuple[Crossing, ...]  # The same for values that cross the cut besides the tap and depend on weights
+    notes: tuple[str, ...] = ()  # Caveats for the reader
 
     @property
     def mapped(self) -> tuple[Crossing, ...]:
-        """What a stitching layer of its own maps: the tap, and with ``skip="mapped"`` the skip connections."""
+        """What has a stitching layer of its own: the tap, and with ``skip="mapped"`` the skip connections."""
         return (self.tap, *self.skips) if self.skip == "mapped" else (self.tap,)
 
     @property
     def device(self) -> torch.device:
-        """Where the models are."""
+        """Device of the models."""
         return next(self.tail.buffers()).device
 
     @property
     def inside_block(self) -> bool:
-        """Whether other values than the tap cross the cut, as inside residual blocks: the paper's ``*``."""
+        """Whether values other than the tap cross the cut, as inside residual blocks: the paper's ``*``."""
         return bool(self.skips)
 
     @property
     def name(self) -> str:
-        """The layer's name, both where they differ."""
+        """The layer's name; both names if they differ."""
         a, b = self.at
         return a if a == b else f"{a} -> {b}"
 
@@ -103,9 +103,9 @@ At = str | tuple[str, str]
 
 
 class Pair:
-    """Two models, captured once on a batch that both take, to be cut at any number of layers. Neither is changed.
+    """Two models, captured once on a batch that both accept, to be cut at any number of layers. Neither is changed.
 
-    ``models`` are both, ``a`` and ``b`` the programs of A, whose early layers are used, and of B.
+    ``models`` holds both; ``a`` and ``b`` are the programs of A, whose early layers are used, and of B.
 
     Examples:
         >>> from intertwine.stitching.layer import Fixed
@@ -137,12 +137,12 @@ class Pair:
 
     @property
     def device(self) -> torch.device | None:
-        """Where both models are."""
+        """Device of both models."""
         return device_of(self.models[0])
 
     @property
     def classes(self) -> int:
-        """Number of classes that B tells apart; a ``ValueError`` unless it gives one number for each of an example."""
+        """Number of classes that B tells apart; a ``ValueError`` unless it gives one number for each, per example."""
         shape = self.b.values[self.b.outputs[0].id].shape
         if len(shape) != 2:
             raise ValueError(f"B's (first) output must have shape (N, classes). Got {('N', *shape[1:])}.")
@@ -157,7 +157,7 @@ class Pair:
         )
 
     def layers(self) -> tuple[str, ...]:
-        """Layers at which the pair can be cut under one name: those of both, whose value B's output depends on."""
+        """Layers at which the pair can be cut under one name: those of both, on whose value B's output depends."""
         found = []
         for name in (p.name for p in self._points[0]):
             with suppress(ValueError):
@@ -168,10 +168,10 @@ class Pair:
     def cut(self, at: At, skip: Skip = "a") -> Cut:
         """Cut both models at a layer that both have, or ``(layer of A, layer of B)``; ``#k`` for one call of several.
 
-        Values are cut, not modules: one that hands its input on unchanged (``nn.Identity`` as a shortcut) has the same
-        value as what it was given, and a cut behind it replaces that value wherever it is read. Of values that cross
-        the cut beside the tap (skip connections), ``skip="a"`` uses A's as they are (the paper, E.54), ``"mapped"``
-        maps each by a layer of its own, ``"b"`` lets B compute them from the input.
+        Values are cut, not modules: a module that passes its input on unchanged (``nn.Identity`` as a shortcut) has the
+        same value as its input, and a cut behind it replaces that value wherever it is read. For values that cross the
+        cut besides the tap (skip connections), ``skip="a"`` uses A's unchanged (the paper, E.54), ``"mapped"`` maps
+        each by its own layer, and ``"b"`` lets B compute them from the input.
 
         Raises:
             ValueError: If a layer is unknown, B's output does not depend on it, A's features cannot be laid out as
@@ -232,7 +232,7 @@ class Pair:
         return point
 
     def _crossing(self, tap: Ref, name: str) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
-        """What B's tail reads beside the tap: what depends on weights, and what the input alone determines."""
+        """What B's tail reads besides the tap: what depends on weights, and what the input alone determines."""
         after = self.b.descendants(tap)
         output = self.b.outputs[0]
         if output != tap and output.id not in after:
@@ -277,7 +277,7 @@ def stream_moments(
 ) -> list[tuple[Moments, ...]]:
     """Second moments of A's and B's features at several cuts of a pair, in one pass with one run of each per batch.
 
-    For every cut those of the tap, then of each value that crosses it beside the tap where ``skip="mapped"``. Labels
+    For every cut: those of the tap, then, with ``skip="mapped"``, of each value that crosses it besides the tap. Labels
     are not read.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Losses of a stitched network: accuracy and loss as it is evaluated, batch norms measured anew, and its drift."""
+"""Losses of a stitched network: accuracy and loss as evaluated, batch norms measured anew, and drift."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -22,7 +22,7 @@ __all__ = ["Evaluation", "accuracies", "evaluate", "penalty", "recalibrate", "Dr
 
 
 def labels_of(batch: Any, classes: int | None = None) -> Tensor:
-    """Class labels ``(N,)`` of a batch, below ``classes`` where it is given, or -100 where they are ignored."""
+    """Class labels ``(N,)`` of a batch, below ``classes`` if that is given, or -100 where they are ignored."""
     found = labels_in(batch)
     if found is None or found.ndim != 1 or found.is_floating_point():
         got = "none" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
@@ -42,11 +42,11 @@ class Evaluation:
     """Accuracies of two models and of networks stitched from them.
 
     Attributes:
-        accuracy_a: Of A, 0 to 1.
-        accuracy_b: Of B.
-        accuracies: Of the stitched networks.
-        errors: Standard errors of their penalties over examples, all three networks on the same ones.
-        examples: How many examples, those whose labels are ignored (-100) left out.
+        accuracy_a: Accuracy of A, 0 to 1.
+        accuracy_b: Accuracy of B.
+        accuracies: Accuracies of the stitched networks.
+        errors: Standard errors of their penalties over examples, with all three networks on the same ones.
+        examples: Number of examples, without those whose labels are ignored (-100).
     """
 
     accuracy_a: float
@@ -57,14 +57,14 @@ class Evaluation:
 
     @property
     def penalties(self) -> tuple[float, ...]:
-        """Eq. 4.3 for each."""
+        """Penalty (eq. 4.3) of each."""
         return tuple(penalty(self.accuracy_a, self.accuracy_b, stitched) for stitched in self.accuracies)
 
 
 def penalty(accuracy_a: float, accuracy_b: float, stitched: float) -> float:
     """``(Acc f + Acc f~) / 2 - Acc S(f, f~, l, phi)`` (paper 1, eq. 4.3), as a fraction: 0.01 is one point.
 
-    Of accuracies from 0 to 1; negative where the stitched network is better than both on average.
+    Takes accuracies from 0 to 1; negative if the stitched network is better than the mean of both.
 
     Examples:
         >>> round(penalty(0.90, 0.92, 0.88), 4)
@@ -74,7 +74,7 @@ def penalty(accuracy_a: float, accuracy_b: float, stitched: float) -> float:
 
 
 class AsEvaluated:
-    """Stitched networks as they are evaluated, maps rounded and each trunk run once a batch; tails are copies."""
+    """Stitched networks as they are evaluated: maps rounded, each trunk run once per batch; tails are copies."""
 
     def __init__(self, networks: Sequence[Stitched], copied: bool = True) -> None:
         self._networks = networks
@@ -113,7 +113,7 @@ class AsEvaluated:
 def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None) -> list[float]:
     """Accuracy of stitched networks on batches ``(inputs, labels, ...)``, each trunk run once per batch.
 
-    They are evaluated with the rounded maps, batch norm in evaluation mode; their own modes do not matter.
+    They are evaluated with rounded maps and batch norm in evaluation mode, whatever their own modes.
 
     Raises:
         ValueError: If the loader is empty.
@@ -130,7 +130,7 @@ def evaluate(
 ) -> Evaluation:
     """Accuracy of A, of B and of networks stitched from them, at any layers, as by :func:`accuracies`.
 
-    In one pass over batches ``(inputs, labels, ...)``, in which whole models and trunks run once a batch.
+    Takes one pass over batches ``(inputs, labels, ...)``, in which whole models and trunks run once per batch.
 
     Raises:
         ValueError: If the loader is empty.
@@ -159,7 +159,7 @@ def _hits(
     run: Callable[[tuple[Tensor, ...], Any], list[Tensor]], loader: Iterable[Any], program: Program,
     device: torch.device | None, classes: int, progress: bool | None,
 ) -> list[Tensor]:  # fmt: skip
-    """For every network, which examples it gets right, those whose labels are ignored left out."""
+    """For every network, which examples it gets right; examples with ignored labels are left out."""
     rights: list[list[Tensor]] = []
     for batch in track(repeatable(loader), "Evaluating", length(loader), progress):
         labels = labels_of(batch, classes).to(device)
@@ -174,13 +174,13 @@ def recalibrate(
 ) -> None:
     """Give every stitched network the batch-norm statistics of what its tail really sees (paper 1, D.2.1).
 
-    One pass over training data without gradients, the stitching layer as it is evaluated (a true permutation). The
-    paper calls it critical: else the statistics are those of a layer no longer in use. It is done for *every* family
-    here; the reference code did it for G_ReLU only. Only the stitched networks' own copies of the statistics change.
+    One pass over training data without gradients, with the stitching layer as evaluated (a true permutation). The paper
+    calls it critical: otherwise the statistics are those of a layer no longer in use. Here it is done for *every*
+    family; the reference code did it for G_ReLU only. Only the stitched networks' own copies of the statistics change.
 
-    Differs from the paper, whose pass goes on from the present statistics with PyTorch's momentum 0.1 and so depends on
-    the order of the data: here they are the moments of all examples. A batch of one example joins its neighbour; labels
-    are not read.
+    Differs from the paper, whose pass continues from the present statistics with PyTorch's momentum 0.1 and so depends
+    on the order of the data: here they are the moments of all examples. A batch of one example joins its neighbour;
+    labels are not read.
 
     Raises:
         ValueError: If there are fewer than two examples.
@@ -196,11 +196,11 @@ def recalibrate(
 def evaluated_losses(
     networks: Sequence[Stitched], batches: Sequence[Any], *, recalibration: bool = True
 ) -> list[float]:
-    """Mean cross-entropy of stitched networks as :func:`evaluate` would run them; NaN or infinity where they give them.
+    """Mean cross-entropy of stitched networks as :func:`evaluate` would run them; may be NaN or infinite.
 
-    With ``recalibration`` batch norm of the tail is measured anew on the same batches. What a relaxed map reaches in
-    training says little of this: a doubly stochastic matrix far from every permutation may fit the task well, and its
-    nearest permutation badly.
+    With ``recalibration``, batch norms of the tail are measured anew on the same batches. The loss of a relaxed map in
+    training says little about this: a doubly stochastic matrix far from every permutation may fit the task well, and
+    its nearest permutation badly.
     """
     run, sums, count = AsEvaluated(networks), [0.0] * len(networks), 0
     if recalibration:
@@ -237,9 +237,9 @@ class Drift:
 def drift(moments: Moments, matrix: Tensor, bias: Tensor | None = None) -> Drift:
     """Measure how far a stitching layer carries A's features from what B's tail was trained on.
 
-    A layer trained on the task loss may reach a good accuracy with features that B never makes; the penalty does not
-    show that, these distances do. A closed-form layer is what they should be compared with. The map ``(C_out, C_in)``
-    is taken as evaluated, and moments best of data that it was not fitted to.
+    A layer trained on the task loss may reach a good accuracy with features that B never makes. The penalty does not
+    show that, but these distances do; compare them with those of a closed-form layer. The map ``(C_out, C_in)`` is
+    taken as evaluated, and moments are best taken on data that it was not fitted to.
 
     Raises:
         ValueError: If B's features do not vary.

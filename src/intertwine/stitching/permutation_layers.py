@@ -1,4 +1,4 @@
-"""Stitching layers with a permutation in them: a relaxation to train, an assignment to round it, scales."""
+"""Stitching layers with a permutation: a relaxation to train, an assignment to round it, and scales."""
 
 from abc import abstractmethod
 from math import lgamma
@@ -16,17 +16,17 @@ __all__ = [
     "frobenius_on_polytope", "sinkhorn", "soft_sort",
 ]  # fmt: skip
 
-_SUPPORT = 1e-9  # of a uniform entry; added everywhere, so that every row and column can be scaled
+_SUPPORT = 1e-9  # share of a uniform entry; added everywhere, so that every row and column can be scaled
 
 
 def sinkhorn(matrix: Tensor, steps: int = 16) -> Tensor:
-    """Bring a matrix ``(n, n)`` to the Birkhoff polytope: negative entries to 0, then Sinkhorn's iteration.
+    """Bring a matrix ``(n, n)`` into the Birkhoff polytope: negative entries to 0, then Sinkhorn's iteration.
 
     ``A <- relu(A)``, then ``steps`` times ``A <- A diag(1^T A)^-1`` and ``A <- diag(A 1)^-1 A`` (paper 1, v2 D.2.1; the
-    paper takes 16 steps), so that rows sum to one, and columns as far as ``doubly_stochastic_error`` says. Differs from
-    the paper in one point: ``1e-9`` of a uniform entry is added everywhere. With true zeros the iteration has no limit
-    where no permutation fits on the support, and a row of zeros, here uniform, cannot be scaled at all. The result is
-    no Euclidean projection.
+    paper takes 16 steps), so that rows sum to one, and columns within ``doubly_stochastic_error``. Differs from the
+    paper in one point: ``1e-9`` of a uniform entry is added everywhere. With true zeros the iteration has no limit if
+    no permutation fits on the support, and a row of zeros, here uniform, cannot be scaled at all. The result is not a
+    Euclidean projection.
 
     Examples:
         >>> import torch
@@ -47,8 +47,8 @@ SMALLEST_SCALE = 1e-6  # scales stay positive: at zero a layer would leave its g
 class RelaxedPermutation(StitchingLayer):
     """Base of ``A = P D``: ``P`` a permutation, relaxed in training; ``D`` diagonal scales, or none.
 
-    Of unequal widths the narrower side is padded with channels that are always zero, so that ``P`` is square of size
-    ``n = max(C_in, C_out)``; what is paired with padding is dropped, or receives zeros. The dimension is that of the
+    For unequal widths the narrower side is padded with channels that are always zero, so that ``P`` is square of size
+    ``n = max(C_in, C_out)``; what is paired with padding is dropped, or receives zeros. The dimension is the number of
     scales of channels that are passed on; pieces are the ``n! / |C_in - C_out|!`` injections of the narrower side, for
     each choice of signs.
     """
@@ -58,7 +58,7 @@ class RelaxedPermutation(StitchingLayer):
     n: int  # Side of the square ``P``
 
     def create(self, generator: torch.Generator | None) -> None:
-        """Sizes alone."""
+        """Set the sizes only."""
         self.n, passed = max(self.c_in, self.c_out), self.relaxes.on(min(self.c_in, self.c_out))
         injections = lgamma(self.n + 1) - lgamma(abs(self.c_in - self.c_out) + 1)
         self.dim, self.log_components = passed.dim, injections + passed.reduced(permutes=False).log_components
@@ -69,7 +69,7 @@ class RelaxedPermutation(StitchingLayer):
 
     @abstractmethod
     def scales(self) -> Tensor:
-        """The scales that ``P`` acts after, ``(n,)``; ones where they are not free."""
+        """The scales, on which ``P`` acts, ``(n,)``; ones if they are not free."""
 
     @abstractmethod
     def set_element(self, index: Tensor, sign: Tensor, scale: Tensor) -> None:
@@ -104,13 +104,13 @@ class RelaxedPermutation(StitchingLayer):
         self.set_element(index, torch.where(matched < 0, -1.0, 1.0), scale)
 
     def doubly_stochastic_error(self) -> float:
-        """Of the relaxed permutation."""
+        """That of the relaxed permutation."""
         p = self.relaxed().detach()
         return doubly_stochastic_error(p.abs() if self.relaxes.signs else p)
 
 
 def _injection(matrix: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The permutation of ``n`` channels that a rectangular monomial matrix is cut from, and its entries (1 outside)."""
+    """Permutation of ``n`` channels from which a rectangular monomial matrix is cut, and its entries (1 outside)."""
     index = torch.full((n,), -1, dtype=torch.int64, device=matrix.device)
     entry = torch.ones(n, dtype=matrix.dtype, device=matrix.device)
     rows, columns = matrix.nonzero(as_tuple=True)
@@ -124,13 +124,13 @@ def _injection(matrix: Tensor, n: int) -> tuple[Tensor, Tensor]:
 class Birkhoff(RelaxedPermutation):
     """``A = P D`` with ``P`` doubly stochastic in training (paper 1, v2 D.2.1, v1 D.1.1).
 
-    After every step ``P`` goes back to the polytope by a ReLU and ``T`` Sinkhorn steps, and ``D`` is kept positive.
-    ``-alpha |P|_F`` in the loss draws ``P`` to the polytope's corners, which are the permutations. In the head start
+    After every step ``P`` is brought back to the polytope by a ReLU and ``T`` Sinkhorn steps, and ``D`` is kept
+    positive. ``-alpha |P|_F`` in the loss draws ``P`` to the polytope's corners, the permutations. In the head start
     ``D`` is held. With signs, ``|P|`` is projected and the signs are kept.
 
-    Differs from the paper in how the norm is written, see :func:`frobenius_on_polytope`: as printed it does nothing
-    but divide the learning rate by ``1 + lr alpha / |P|_F``, since Sinkhorn undoes every step along ``P``. So
-    ``alpha=0`` gives what the paper's own update gives.
+    Differs from the paper in how the norm is written, see :func:`frobenius_on_polytope`: as printed it only divides the
+    learning rate by ``1 + lr alpha / |P|_F``, since Sinkhorn undoes every step along ``P``. So ``alpha=0`` gives what
+    the paper's own update gives.
 
     The random start is uniform in the polytope's interior with ``D = 1``; the paper does not state its own. Its
     ``alpha`` is 0.1, and its ``T`` (``sinkhorn_steps``) 16. The ``norm`` is ``"polytope"``, ours, or ``"printed"``.
@@ -190,7 +190,7 @@ class Birkhoff(RelaxedPermutation):
             self.scale.clamp_(min=SMALLEST_SCALE)
 
     def head_start(self, active: bool) -> None:
-        """Hold ``D`` (the paper: for the first 10 of 20 epochs), or let it go."""
+        """Hold ``D`` (in the paper for the first 10 of 20 epochs), or release it."""
         if self.scale is not None:
             self.scale.requires_grad_(not active)
 
@@ -207,16 +207,16 @@ def frobenius_on_polytope(p: Tensor) -> Tensor:
     """``sqrt(|P - 1/n|_F^2 + 1)``, which *is* ``|P|_F`` where rows and columns sum to one.
 
     Its gradient stays in the polytope's plane. That of ``|P|_F`` itself points along ``P``; a step along ``P``
-    multiplies all of it by one number, and Sinkhorn's iteration divides that out again. (The paper's
-    2-norm, read as an operator norm, would be 1 on all of the polytope.)
+    multiplies all of it by one number, which Sinkhorn's iteration divides out again. (The paper's 2-norm, read as an
+    operator norm, would be 1 everywhere on the polytope.)
 
-    Of ``p`` ``(n, n)`` it is ``sqrt(n)`` at permutations, the largest value, and 1 at the centre.
+    For ``p`` ``(n, n)`` it is largest at permutations, ``sqrt(n)``, and 1 at the centre.
     """
     return ((p - 1 / len(p)).square().sum() + 1).sqrt()
 
 
 class GReLU(Birkhoff):
-    """``P D`` with positive ``D``: the intertwiner group of ReLU (paper 1, v2 D.2.1). Arguments as of ``Birkhoff``.
+    """``P D`` with positive ``D``: the intertwiner group of ReLU (paper 1, v2 D.2.1). Arguments as for ``Birkhoff``.
 
     Examples:
         >>> layer = GReLU(3, 3).eval()
@@ -228,7 +228,7 @@ class GReLU(Birkhoff):
 
 
 class Permutation(Birkhoff):
-    """``P``: the intertwiner group of sigmoid, GELU and most smooth activations. Arguments as of ``Birkhoff``."""
+    """``P``: the intertwiner group of sigmoid, GELU and most smooth activations. Arguments as for ``Birkhoff``."""
 
     family = "permutation"
     relaxes = groups.Permutation(1)
@@ -242,13 +242,13 @@ class SignedPermutation(Birkhoff):
 
 
 class Monomial(Birkhoff):
-    """``P D`` with signs on ``P``: the intertwiner group of ``|x|`` and ``x^d``. Arguments as of ``Birkhoff``."""
+    """``P D`` with signs on ``P``: the intertwiner group of ``|x|`` and ``x^d``. Arguments as for ``Birkhoff``."""
 
     family = "monomial"
     relaxes = groups.Monomial(1)
 
 
-_GAP = 8.0  # temperatures between neighbouring scores at a given permutation: P is within 1e-3 of it
+_GAP = 8.0  # temperatures between neighbouring scores for a given permutation: P is within 1e-3 of it
 
 
 def soft_sort(scores: Tensor, tau: float) -> Tensor:
@@ -257,7 +257,7 @@ def soft_sort(scores: Tensor, tau: float) -> Tensor:
     ``P = softmax(-|sort(s) 1^T - 1 s^T| / tau)`` over rows (Prillo and Eisenschlos 2020). The formula printed in paper
     1 (v2 D.2.2, v1 D.1.2) lacks the magnitude and has ``exp`` inside the softmax, which makes rows of equal entries.
 
-    Of scores ``(n,)`` it is ``(n, n)``; rows sum to one, columns need not. The temperature ``tau`` is about ``1 / n``
+    For scores ``(n,)`` it is ``(n, n)``; rows sum to one, columns need not. The temperature ``tau`` is about ``1 / n``
     for scores of unit size.
 
     Examples:
@@ -271,10 +271,10 @@ def soft_sort(scores: Tensor, tau: float) -> Tensor:
 
 
 class SoftSort(RelaxedPermutation):
-    """``P D`` with ``P`` from SoftSort and ``D = diag(exp lambda)`` (paper 1, v2 D.2.2, corrected as said above).
+    """``P D`` with ``P`` from SoftSort and ``D = diag(exp lambda)`` (paper 1, v2 D.2.2, corrected as in ``soft_sort``).
 
-    The paper rounds by the largest entry of each row, which need not give a permutation; here by assignment. The
-    temperature ``tau`` is ``1 / n`` unless given, as the paper found necessary.
+    The paper rounds by the largest entry of each row, which need not give a permutation; here an assignment rounds. The
+    temperature ``tau`` is ``1 / n`` by default, as the paper found necessary.
 
     Raises:
         ValueError: If ``tau`` is not positive.
@@ -302,12 +302,12 @@ class SoftSort(RelaxedPermutation):
         return self.log_scale.exp()
 
     def head_start(self, active: bool) -> None:
-        """Hold ``D``, or let it go."""
+        """Hold ``D``, or release it."""
         self.log_scale.requires_grad_(not active)
 
     @torch.no_grad()
     def set_element(self, index: Tensor, sign: Tensor, scale: Tensor) -> None:
-        """Scores that the permutation sorts, 8 temperatures apart."""
+        """Set scores that the permutation sorts, 8 temperatures apart."""
         ranks = torch.arange(self.n - 1, -1, -1, dtype=self.scores.dtype, device=self.scores.device)
         self.scores[index] = (ranks - (self.n - 1) / 2) * _GAP * self.tau
         self.log_scale.copy_(scale.log())

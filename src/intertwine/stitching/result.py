@@ -30,43 +30,43 @@ class Stitching(Result):
     """One stitched network and its penalty.
 
     Attributes:
-        layer_a: Layer of A after which the cut is.
+        layer_a: Layer of A after which it is cut.
         layer_b: Layer of B.
-        family: Of the stitching layer.
+        family: Family of the stitching layer.
         method: ``"task_loss"`` (trained, the paper's way) or ``"direct"`` (closed form, no training).
-        seed: Of the layer's start and the order of training.
-        accuracy: Of the stitched network, 0 to 1.
-        accuracy_a: Of A.
-        accuracy_b: Of B.
+        seed: Seed of the layer's start and of the order of training.
+        accuracy: Accuracy of the stitched network, 0 to 1.
+        accuracy_a: Accuracy of A.
+        accuracy_b: Accuracy of B.
         error: Standard error of the penalty over examples.
-        examples: Examples evaluated.
-        inside_block: Whether skip connections cross the cut beside the tap; the paper's ``*``.
-        skip: What became of them: A's as they are (``"a"``), mapped, or B's own (``"b"``).
+        examples: Number of examples evaluated.
+        inside_block: Whether skip connections cross the cut besides the tap; the paper's ``*``.
+        skip: What became of them: A's unchanged (``"a"``), mapped, or B's own (``"b"``).
         c_in: Channels of A.
         c_out: Channels of B.
-        parameters: Trainable numbers as stored.
+        parameters: Number of trainable values as stored.
         dim: Dimension of the family.
         log_components: Logarithm of the number of its pieces.
         drift: How far the stitched features are from B's own; ``None`` if not asked for.
-        doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
-        agreement: Share of B's live channels that read the same channel of A as in closed form: in the assignment with
-            the largest sum of ``max(cos, 0)^2 |b|^2``, where ``g_relu`` starts (the measure assigns on ``cos``).
-            1 where training changed no match; ``None`` for families without matches.
+        doubly_stochastic_error: That of the relaxed permutation at the end; ``None`` without one.
+        agreement: Share of B's live channels that read the same channel of A as in closed form, that is in the
+            assignment with the largest sum of ``max(cos, 0)^2 |b|^2``, where ``g_relu`` starts (the measure assigns on
+            ``cos``). 1 if training changed no match; ``None`` for families without matches.
         sparsity: Share of entries of at most 1e-3 in size (v2 D.1).
-        alpha: Weight of the permutation regulariser, where the family has one.
+        alpha: Weight of the permutation regulariser, if the family has one.
         history: One mapping for each epoch of training.
-        stopped_at: Step at which the loss was no longer finite; the layer is the last good one then.
-        kept: Epoch whose map this is, 0 for the start: the one with the least training loss as evaluated; ``None``
-            where the last epoch counts, or nothing was trained.
+        stopped_at: Step at which the loss was no longer finite; the layer is then the last good one.
+        kept: Epoch whose map this is, 0 for the start: the one with the least training loss as evaluated; ``None`` if
+            the last epoch counts, or nothing was trained.
         start_loss: That loss at the start.
-        pairing: For maps with at most one entry in every row: ``index``, the matched channel of A for each of B (-1 for
-            none), and ``scale``; where permutations are free also ``closed_form``, the match in closed form, and
+        pairing: For maps with at most one entry in every row: ``index``, the channel of A matched with each of B (-1
+            for none), and ``scale``; if permutations are free also ``closed_form``, the match in closed form, and
             ``live``, whether B's channel ever responds. ``None`` for other maps.
-        names: What the models are called.
+        names: Names of the models.
         settings: Options of the run.
-        notes: What a reader should know.
-        matrix: The map as evaluated, ``(C_out, C_in)``; ``None`` where it was not saved.
-        bias: Its bias or ``None``.
+        notes: Caveats for the reader.
+        matrix: The map as evaluated, ``(C_out, C_in)``; ``None`` if it was not saved.
+        bias: Its bias, or ``None``.
         skip_maps: With ``skip="mapped"`` the map and bias of every skip connection that crosses the cut.
         statistics: Batch-norm statistics of the tail.
         model: The stitched network; ``None`` in a loaded result (see :meth:`rebuild`).
@@ -115,7 +115,7 @@ class Stitching(Result):
 
     @property
     def seeded(self) -> bool:
-        """Whether the seed had a part in the map: it has none in a closed form, nor where no epoch improved on one."""
+        """Whether the seed influenced the map: not in a closed form, nor if no epoch improved on one."""
         started = (self.kept == 0 or not self.history) and self.settings.get("start") == "direct"
         return self.method != "direct" and self.parameters > 0 and not started
 
@@ -137,7 +137,7 @@ class Stitching(Result):
         return log_count(self.log_components, self.dim, eps, bound)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Normal interval of the penalty over *examples*: another test set, the same two models."""
+        """Normal interval of the penalty over *examples*: for another test set, with the same two models."""
         half = NormalDist().inv_cdf((1 + confidence) / 2) * self.error
         return self.penalty - half, self.penalty + half
 
@@ -170,7 +170,7 @@ class Stitching(Result):
         return [row]
 
     def summary(self) -> str:
-        """The penalty with its interval, accuracies, and what the features became."""
+        """The penalty with its interval, accuracies, and how the features changed."""
         low, high = self.interval()
         where = f"{self.names[0]} -> {self.names[1]} at {self.layer_name}"
         lines = [
@@ -199,8 +199,8 @@ class StitchingStudy(Result):
     """Stitched networks over layers, families, methods, seeds and pairs of models.
 
     Attributes:
-        stitchings: All of them.
-        settings: Of the whole study; the command line adds facts of networks and data.
+        stitchings: All stitched networks.
+        settings: Options of the whole study; the command line adds facts of networks and data.
     """
 
     stitchings: tuple[Stitching, ...]
@@ -228,7 +228,7 @@ class StitchingStudy(Result):
 
     @classmethod
     def join(cls, studies: Sequence[StitchingStudy | Stitching], settings: Mapping[str, Any] | None = None) -> Self:
-        """One study of several that ``stitch`` returned, such as one for each pair of a zoo, each with ``names``."""
+        """One study from several that ``stitch`` returned, such as one for each pair of a zoo, each with ``names``."""
         parts = [s.stitchings if isinstance(s, StitchingStudy) else (s,) for s in studies]
         return cls(tuple(one for part in parts for one in part), dict(settings or {}))
 
@@ -249,7 +249,7 @@ class StitchingStudy(Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know of all that is here."""
+        """Caveats that concern the whole study."""
         counts = Counter(note for s in self.stitchings for note in dict.fromkeys(s.notes))
         shared = [*self.settings.get("notes", ())]
         shared += [note for note, count in counts.items() if count == len(self.stitchings) and note not in shared]
@@ -262,11 +262,11 @@ class StitchingStudy(Result):
         return tuple(shared)
 
     def table(self, confidence: float = 0.95) -> pd.DataFrame:
-        """Mean penalty for every layer, family and method, with an interval that says what it resamples.
+        """Mean penalty for every layer, family and method, with an interval that states what it resamples.
 
         From three models on it resamples ``"models"`` (pairs share models, so never pairs); for one pair with several
-        seeds it is the range of the ``"runs"``; for one stitched network, and for seeds that change nothing, it is over
-        ``"examples"``.
+        seeds it is the range of the ``"runs"``; for a single stitched network, and for seeds that change nothing, it is
+        over ``"examples"``.
         """
         import pandas as pd
 

@@ -38,7 +38,7 @@ class Planned:
     """One network of a plan."""
 
     cut: Cut
-    place: int  # which of the plan's cuts that is
+    place: int  # index of that cut in the plan
     family: Family
     method: str
     seed: int  # of its start and training order
@@ -60,7 +60,7 @@ class Plan:
 
     @classmethod
     def of(cls, at: Any, family: Any, method: Any, seeds: Any, options: StitchOptions) -> Plan:
-        """The plan of what a user gave; refused where something is missing or unknown."""
+        """The plan for what a user asked for; refused if something is missing or unknown."""
         pair = isinstance(at, tuple) and len(at) == 2 and all(isinstance(x, str) for x in at)
         asked = {"at": at, "family": family, "method": method, "seeds": seeds}
         alone: tuple[Any, ...] = (tuple if pair else str, str | Group, str | Recipe, int)
@@ -92,7 +92,7 @@ class Plan:
         }  # fmt: skip
 
     def networks(self, cuts: Sequence[Cut]) -> list[Planned]:
-        """A network for every cut, family, method and seed; what is not trained needs one seed only."""
+        """A network for every cut, family, method and seed; one seed is enough for what is not trained."""
         return [
             Planned(cut, place, family, method, seed, self._network(cut, family, seed))
             for place, cut in enumerate(cuts)
@@ -130,13 +130,13 @@ def stitch(
     """Join the early layers of A to the late layers of B through a map of one family, and measure what is lost.
 
     ``S = f~_{>l} . phi . f_{<=l}`` with ``phi`` a 1x1 convolution restricted to the family (paper 1, section 4). Models
-    are never changed: weights and batch-norm statistics are copied. The layer is fitted to
-    ``loader``; nothing is chosen by ``eval_loader``, which is looked at once, at the end.
+    are never changed: weights and batch-norm statistics are copied. The layer is fitted to ``loader``; ``eval_loader``
+    is used once, at the end, and nothing is chosen by it.
 
     Differs from the paper in where training starts and which epoch counts. It starts at the family's closed-form
     solution, because from a random start on little data projected gradient descent does not find a planted permutation;
     ``StitchOptions(start="random")`` is the paper's. The best of the start and all epochs counts, judged on *training*
-    data by maps rounded and batch norm measured anew, because rounding can lose what the relaxed map gained;
+    data with maps rounded and batch norm measured anew, because rounding can lose what the relaxed map gained;
     ``Recipe(keep="last")`` is the paper's. One layer, family, method and seed give a ``Stitching``, several a study.
 
     Args:
@@ -146,10 +146,10 @@ def stitch(
         family: ``"g_relu"``, ``"full"``, ``"rank-4"``, ``"lasso"``, ``"orthogonal"``, ``"softsort"``, ... (see
             ``intertwine.stitching.families()``), any group, or a list of such.
         loader: Training data, readable several times: batches ``(inputs, labels, ...)``.
-        eval_loader: Data that penalties are measured on; ``loader`` itself, with a note, if ``None``.
+        eval_loader: Data on which penalties are measured; ``None``: ``loader`` itself, with a note.
         method: ``"task_loss"`` trains the layer on B's task (the paper), by its v1 recipe; a ``Recipe`` trains by that
-            one; ``"direct"`` takes the closed-form solution on activations. A list does several.
-        seeds: Of starts and training order; one stitched network for each (trained ones only).
+            one; ``"direct"`` takes the closed-form solution on activations. A list runs several.
+        seeds: Seeds of starts and training order; one stitched network for each (trained ones only).
         options: Skip connections, starts, batch norm, settings of families, names: see ``StitchOptions``.
 
     Raises:
@@ -204,7 +204,7 @@ def stitch(
 def _choose_alphas(
     runs: Sequence[Planned], plan: Plan, moments: Sequence[Sequence[Moments]], loader: Iterable[Any]
 ) -> None:
-    """Cross-validate alpha once for every layer and family, and give it to all seeds."""
+    """Choose alpha by cross-validation once for every layer and family, and give it to all seeds."""
     chosen: dict[tuple[int, Family], float] = {}
     settings = {name: value for name, value in plan.options.settings.items() if name != "alpha"}
     for run in (run for run in runs if run.method == "task_loss" and takes(run.family, "alpha")):
@@ -221,12 +221,12 @@ def _choose_alphas(
 
 
 def _train(runs: Sequence[Planned], plan: Plan, loader: Iterable[Any]) -> None:
-    """Train what is to be trained; layers of one cut and seed run behind one trunk."""
+    """Train what is to be trained; layers of one cut and seed train behind one trunk."""
     options = plan.options
     groups: dict[tuple[int, int], list[Planned]] = {}
     for run in runs:
         if run.method == "task_loss":
-            # From random starts seeds differ by themselves and share the trunk; from one start, by their order of data.
+            # From random starts, seeds differ anyway and share the trunk; from one start, by their order of data.
             groups.setdefault((run.place, run.seed if options.start == "direct" else plan.seeds[0]), []).append(run)
     for i, ((_, seed), group) in enumerate(groups.items()):
         path = None if options.state is None else Path(options.state).with_name(f"{i}-{Path(options.state).name}")
@@ -239,7 +239,7 @@ def _train(runs: Sequence[Planned], plan: Plan, loader: Iterable[Any]) -> None:
 def _result(
     run: Planned, plan: Plan, found: Evaluation, i: int, moments: tuple[Moments, Moments], notes: tuple[str, ...]
 ) -> Stitching:
-    """One row of the study; moments are those of the data that maps were fitted to, and of the data evaluated on."""
+    """One row of the study; ``moments`` are those of the fitting data and of the evaluation data."""
     layer, net, trained = run.network.layer, run.network, run.trained
     matrix = layer.rounded().detach().clone()
     offset = None if layer.bias is None else layer.bias.detach().clone()
@@ -267,7 +267,7 @@ def _result(
 def _pairing(
     matrix: Tensor, layer: StitchingLayer, moments: Moments
 ) -> tuple[dict[str, list[Any]] | None, float | None]:
-    """Who is matched with whom, in G_ReLU's closed form too (where it starts), and on how many live rows both agree."""
+    """Which channels are matched, also in G_ReLU's closed form (its start), and on how many live rows both agree."""
     pairing = pairing_of(matrix)
     if pairing is None or not layer.log_components:
         return pairing, None

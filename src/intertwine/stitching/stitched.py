@@ -20,12 +20,12 @@ TailNorm = Literal["eval", "train"]
 
 @dataclass(frozen=True)
 class Relation:
-    """How A's features at the tap are laid out as B's, before any map of channels."""
+    """How A's features at the tap are laid out like B's, before any map of channels."""
 
     # ``"same"``, ``"resize"`` (maps of another size, interpolated linearly), ``"to_tokens"`` or ``"to_maps"`` (the same
     # positions in another order of axes)
     kind: Literal["same", "resize", "to_tokens", "to_maps"]
-    positions: tuple[int, ...]  # Sizes of B's axes beside batch and channels
+    positions: tuple[int, ...]  # Sizes of B's axes other than batch and channels
     channel_dim: int  # B's channel axis, 1 or -1
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -42,9 +42,9 @@ class Relation:
 
 
 def relate(a: Point, b: Point) -> Relation:
-    """How features at a point of A are laid out as those at a point of B.
+    """How features at a point of A are laid out like those at a point of B.
 
-    Maps of other sizes are interpolated; maps ``(N, C, H, W)`` and tokens ``(N, H W, C)`` are the same positions.
+    Maps of other sizes are interpolated; maps ``(N, C, H, W)`` and tokens ``(N, H W, C)`` hold the same positions.
 
     Raises:
         ValueError: If they cannot be related without inventing positions.
@@ -67,7 +67,7 @@ def relate(a: Point, b: Point) -> Relation:
 
 
 class Trunk(nn.Module):
-    """``f_{<=l}``, frozen: inputs to everything that crosses the cut, the tap first. Always in evaluation mode."""
+    """``f_{<=l}``, frozen: from inputs to everything that crosses the cut, the tap first. Always in evaluation mode."""
 
     def __init__(self, a: Part, b: Part | None, relation: Relation, dtype: torch.dtype) -> None:
         super().__init__()
@@ -82,19 +82,19 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The tap's value, laid out as B's, the skip connections, and what B computes from the input alone."""
+        """The tap's value, laid out like B's, the skip connections, and what B computes from the input alone."""
         tap, *skips = self.a(*inputs)
         others = () if self.b is None else self.b(*inputs)
         return self.relation(tap).to(self._dtype), *(s.to(self._dtype) for s in skips), *others
 
 
 class Stitched(nn.Module):
-    """A stitched network: trunk of A, stitching layer, tail of B, and maps of the skip connections, which may be none.
+    """A stitched network: trunk of A, stitching layer, tail of B, and maps of the skip connections, if any.
 
     Trunk and tail hold copies of the models' weights, shared by all networks of a pair and never written; the tail's
-    batch-norm statistics are its own. Only the layers have parameters. ``train()`` puts them in training mode, the
-    trunk never; the tail's batch norms, by ``tail_norm="train"``, use the batch's statistics and update the running
-    ones (the reference code's way), and B's by ``"eval"``. All arguments are attributes.
+    batch-norm statistics are its own. Only the layers have parameters. ``train()`` puts them in training mode, but
+    never the trunk. The tail's batch norms use the batch's statistics and update the running ones by
+    ``tail_norm="train"`` (the reference code's way), and use B's by ``"eval"``. All arguments are attributes.
     """
 
     def __init__(
@@ -124,14 +124,14 @@ class Stitched(nn.Module):
         return self.finish(self.trunk(*inputs))
 
     def finish(self, crossing: Sequence[Tensor]) -> Tensor:
-        """Layer and tail behind what ``trunk`` returned: computed once, it serves any number of stitched networks."""
+        """Layer and tail behind what ``trunk`` returned, which is computed once for any number of stitched networks."""
         tap, *others = crossing
         for i, skip_layer in enumerate(self.skip_layers):
             others[i] = skip_layer(others[i])
         return self.tail(self.layer(tap), *others)[0]
 
     def evaluated(self) -> Callable[[Sequence[Tensor]], tuple[Tensor, ...]]:
-        """The maps from what ``trunk`` returns to what ``tail`` reads as they are evaluated, for a whole pass."""
+        """The maps, as evaluated, from what ``trunk`` returns to what ``tail`` reads, for a whole pass."""
         layer, *skip_layers = (one.fixed() for one in self.layers)
 
         def mapped(crossing: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -147,7 +147,7 @@ class Stitched(nn.Module):
 
     @property
     def classes(self) -> int:
-        """Number of classes that the outputs tell apart."""
+        """Number of classes that the outputs distinguish."""
         return self.tail.program.values[self.tail.outputs[0].id].shape[1]
 
     def trainable(self) -> list[nn.Parameter]:

@@ -1,10 +1,10 @@
-"""Training stitching layers: many families, seeds and alphas at one tap at once, behind one run of the frozen trunk.
+"""Training of stitching layers: many families, seeds and alphas at one tap together, behind one frozen trunk run.
 
-Differs from the paper's reference code, which trains the tail's batch norms along, has weight decay that the paper does
+Differs from the paper's reference code, which also trains the tail's batch norms, has weight decay that the paper does
 not mention, and keeps the epoch with the best *test* accuracy: here nothing but the layers learns (``tail_norm`` of the
 stitched network says what batch norms do meanwhile). Differs from the paper, which takes the last epoch
 (``Recipe(keep="last")``): the start and every epoch's map are judged as they would be evaluated, on *training* data,
-and the best one is kept, since a relaxed map can get better while its nearest permutation gets worse.
+and the best one is kept, since a relaxed map can improve while its nearest permutation gets worse.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from .penalty import evaluated_losses, labels_of
 from .stitched import Stitched, Trunk
 from .training_state import Epoch, TrainingState
 
-_ROUNDING = 1e-5  # of summaries of inputs, ten times what two machines differ by
+_ROUNDING = 1e-5  # tolerance of summaries of inputs, ten times what two machines differ by
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class Trained:
     # Step, from 1, at which the loss or its gradient was no longer finite; ``None`` if it always was. The layer is then
     # as it was when the loss was last finite, or the best that was judged before
     stopped_at: int | None
-    seconds: float  # Time of the whole run, which all layers trained together share
-    # The epoch whose map the layer holds, 0 for the start; ``None`` where the last state counts
+    seconds: float  # Time of the whole run, shared by all layers trained together
+    # The epoch whose map the layer holds, 0 for the start; ``None`` if the last state counts
     kept: int | None = None
-    # Training loss of the start as it would be evaluated; ``None`` where nothing was judged
+    # Training loss of the start as it would be evaluated; ``None`` if nothing was judged
     start_loss: float | None = None
 
     @classmethod
     def of(cls, run: TrainingState, seconds: float) -> Self:
-        """The end of a run: the best state where states were judged, in evaluation mode."""
+        """The result of a run: the best state if states were judged, in evaluation mode."""
         run.network.eval()
         for layer, best in zip(run.network.layers, run.best["layers"] if run.best else ()):
             layer.load_state_dict(best)
@@ -84,20 +84,20 @@ def train_layers(
 ) -> list[Trained]:
     """Train the layers of stitched networks that share a trunk, each on the cross-entropy of its own tail's outputs.
 
-    For every batch the frozen trunk runs once and every tail once, forwards and backwards. A layer's result does not
-    depend on which others are trained along: random numbers are drawn anew for each step of each. Layers without
-    parameters pass through. A layer whose loss or gradient stops being finite stops alone.
+    For every batch the frozen trunk runs once, and every tail once, forwards and backwards. A layer's result does not
+    depend on which others are trained with it: random numbers are drawn anew for each step of each layer. Layers
+    without parameters pass through. A layer whose loss or gradient stops being finite stops alone.
 
     Args:
         networks: From ``Cut.stitch`` of one cut; their layers are trained in place.
         loader: Batches ``(inputs, labels, ...)``, readable several times. One that shuffles by torch's global random
             numbers has the same order for the same seed.
         recipe: ``"v1"``, ``"v2"`` or a :class:`Recipe`.
-        seed: Of the order of examples, and of noise in layers.
-        recalibration: Whether maps are judged behind batch norms measured anew; say ``False`` if they will not be.
-        state: File that keeps the run after every epoch; the same call after a kill goes on from there, and ends where
-            an undisturbed run ends.
-        progress: Whether to show how far it is.
+        seed: Seed of the order of examples, and of noise in layers.
+        recalibration: Whether maps are judged behind batch norms measured anew; pass ``False`` if they will not be.
+        state: File that keeps the run after every epoch. After a kill, the same call continues from there and ends
+            where an undisturbed run ends.
+        progress: Whether to show progress.
 
     Raises:
         ValueError: If there are no networks, they do not share a trunk, two share a layer, or batches have no labels.
@@ -169,7 +169,7 @@ def _update(
         return  # batch norm cannot normalise one example
     labels = labels_of(batch, live[0].network.classes)
     if not known(labels).any():
-        return  # the mean loss of no labels is no number
+        return  # the mean loss of no labels is not a number
     crossing = trunk(*flat_inputs(batch, trunk.a.program, device))
     labels = labels.to(crossing[0].device)
     for run in live:  # on a GPU they are computed side by side
@@ -185,7 +185,7 @@ def _update(
 
 
 def _first(loader: Iterable[Any], examples: int) -> list[Any]:
-    """The first whole batches, until they hold so many examples or there are no more."""
+    """The first whole batches, until they hold so many examples or no more come."""
     found = list[Any]()
     for batch in repeatable(loader):
         found.append(batch)
@@ -195,7 +195,7 @@ def _first(loader: Iterable[Any], examples: int) -> list[Any]:
 
 
 def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[int, bool, bool, Any]]:
-    """Epoch, whether it is the first or the last one there, and batch; each epoch in an order of its own."""
+    """Epoch, whether the batch is its first, whether its last, and the batch; each epoch in its own order."""
     for epoch in epochs:
         batches = iter(repeatable(loader, mixed(seed, "order", epoch)))
         first, ahead = True, next(batches, None)
@@ -206,11 +206,10 @@ def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[i
 
 
 def _identity(networks: Sequence[Stitched], loader: Iterable[Any], batch: Any, labels: Tensor) -> dict[str, Any]:
-    """What the run is about, so that no file of other networks or data is taken for it.
+    """Identity of the run, so that no file of other networks or data is mistaken for its own.
 
-    A hash of operations, weights, labels, lengths and whole numbers of the first batch; of its real inputs, which
-    another machine normalises to other last bits, sizes for each example, and in units of them means that tell places
-    apart.
+    A hash covers operations, weights, labels, lengths and whole numbers of the first batch. Its real inputs, whose last
+    bits differ between machines, enter by a size for each example and, in units of it, by means that tell places apart.
     """
     trunk, tail = networks[0].trunk, networks[0].tail
     inputs = flat_inputs(batch, trunk.a.program)
@@ -229,21 +228,21 @@ def _identity(networks: Sequence[Stitched], loader: Iterable[Any], batch: Any, l
 
 
 def _steps(part: Part | None) -> list[Any]:
-    """Operations of a part with their plain numbers; what backends name in ways of their own is left out."""
+    """Operations of a part with their plain numbers, without those that backends name in their own ways."""
     calls = () if part is None else part.program.calls
     plain = lambda call: [x for x in leaves(call.args) if isinstance(x, int | float | str)]
     return [(call.op, plain(call)) for call in calls if call.op not in BATCH_NORMS | SCALED_DOT_PRODUCTS]
 
 
 def _agree(one: Any, two: Any) -> bool:
-    """Whether two settings are the same, summaries of inputs up to 1e-5."""
+    """Whether two settings agree, summaries of inputs up to 1e-5."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         return one.shape == two.shape and torch.allclose(one, two, _ROUNDING, _ROUNDING, equal_nan=True)
     return bool(one == two)
 
 
 def _described(run: TrainingState) -> dict[str, Any]:
-    """What a run is, for the file that keeps it: families, widths and settings of its layers."""
+    """Description of a run, for the file that keeps it: families, widths and settings of its layers."""
     plain = lambda layer: {
         key: value for key, value in vars(layer).items() if isinstance(value, int | float | str) and key[0] != "_"
     }
@@ -252,7 +251,7 @@ def _described(run: TrainingState) -> dict[str, Any]:
 
 
 def _save(path: Path | None, settings: dict[str, Any], runs: list[TrainingState], epochs: int, step: int) -> None:
-    """Write the file, where one is wanted."""
+    """Write the file, if one is wanted."""
     if path is None:
         return
     kept = {
@@ -276,7 +275,7 @@ def _save(path: Path | None, settings: dict[str, Any], runs: list[TrainingState]
 
 
 def _resumed(path: Path | None, settings: dict[str, Any], runs: list[TrainingState]) -> tuple[int, int]:
-    """Put every run where the file left it; how many epochs and steps are done."""
+    """Put every run where the file left it; return how many epochs and steps are done."""
     if path is None or not path.is_file():
         return 0, 0
     try:

@@ -20,19 +20,18 @@ from .stitched import Stitched
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch did to one layer."""
+    """Effect of one epoch on one layer."""
 
     epoch: int  # From 1
     loss: float  # Mean loss of the relaxed layer on the batches of this epoch, without the regulariser
-    accuracy: float  # Of the relaxed layer on these batches
-    regulariser: float  # At the end of the epoch
-    change: float  # How far the matrix moved, ``|A' - A|_F / |A|_F``: small where the training has converged
-    # Share of output channels that are matched with another input channel than an epoch before; ``None`` without a
-    # permutation
+    accuracy: float  # Accuracy of the relaxed layer on these batches
+    regulariser: float  # Its value at the end of the epoch
+    change: float  # How far the matrix moved, ``|A' - A|_F / |A|_F``: small once the training has converged
+    # Share of output channels matched with another input channel than an epoch before; ``None`` without a permutation
     moved: float | None = None
-    doubly_stochastic_error: float | None = None  # Of the relaxed permutation at the end; ``None`` without one
-    # Training loss of the map at the end as it would be evaluated, rounded and behind batch norms measured anew;
-    # ``None`` where nothing was judged (``keep="last"``)
+    doubly_stochastic_error: float | None = None  # That of the relaxed permutation at the end; ``None`` without one
+    # Training loss of the final map as it would be evaluated, rounded and behind batch norms measured anew; ``None`` if
+    # nothing was judged (``keep="last"``)
     evaluated_loss: float | None = None
 
 
@@ -55,22 +54,22 @@ class TrainingState:
     launched: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
-        """Loss and gradients of a step are one piece of work."""
+        """Make loss and gradients of a step one piece of work."""
         self.gradients = Replayed(partial(_gradients, self.network))
 
     @classmethod
     def of(cls, network: Stitched, recipe: Recipe) -> Self:
-        """The state before training; without an optimiser where nothing is to be learned."""
+        """State before training; without an optimiser if nothing is to be learned."""
         parameters, rate = network.trainable(), recipe.learning_rate
         return cls(network, torch.optim.SGD(parameters, lr=rate, momentum=recipe.momentum) if parameters else None)
 
     @property
     def live(self) -> bool:
-        """Whether it still learns."""
+        """Whether it is still learning."""
         return self.optimizer is not None and self.stopped_at is None
 
     def begin_epoch(self, head_start: bool) -> None:
-        """Set the network to training mode and note where its map stands."""
+        """Set the network to training mode and record its current map."""
         self.loss_sum, self.right, self.examples = 0.0, 0, 0
         self.matrix, self.pairs = self.network.layer.matrix().detach().clone(), pairs_of(self.network.layer)
         self.network.train()
@@ -78,12 +77,12 @@ class TrainingState:
             layer.head_start(head_start)
 
     def launch(self, crossing: Sequence[Tensor], labels: Tensor) -> None:
-        """Compute loss and gradients of one step; ``update`` takes it."""
+        """Compute loss and gradients of one step; ``update`` takes the step."""
         learning = tuple(p.requires_grad for p in self.network.trainable())
         self.launched = self.gradients(*crossing, labels, kind=(learning, self.network.training))
 
     def update(self, labels: Tensor, rate: float, finite: bool) -> None:
-        """Take the step; where loss or gradient is not ``finite`` the layer becomes what it was when it last was."""
+        """Take the step; if loss or gradient is not ``finite``, restore the last finite state of the layer."""
         assert self.optimizer is not None
         parameters = self.network.trainable()
         _, value, outputs, *found = self.launched
@@ -104,7 +103,7 @@ class TrainingState:
         self.right = self.right + right.sum()
 
     def judge(self, epoch: int, loss: float) -> None:
-        """Note the loss as evaluated, and keep the state if it is the best. Lasso counts its penalty along."""
+        """Record the loss as evaluated, and keep the state if it is the best so far. Lasso adds its penalty."""
         if epoch:
             self.history[-1] = replace(self.history[-1], evaluated_loss=loss)
         else:
@@ -115,7 +114,7 @@ class TrainingState:
             self.best = {"epoch": epoch, "value": value, "layers": layers, "tail": self.network.tail.statistics()}
 
     def end_epoch(self, epoch: int) -> None:
-        """Note what the epoch did, and go back to evaluation mode."""
+        """Record what the epoch did, and return to evaluation mode."""
         layer = self.network.layer
         assert self.matrix is not None
         self.network.eval()
@@ -134,7 +133,7 @@ class TrainingState:
 
 
 def _gradients(network: Stitched, *crossing_and_labels: Tensor) -> tuple[Tensor | None, ...]:
-    """Whether all is finite, the loss, the outputs, and the gradient of each parameter that learns."""
+    """Whether everything is finite, the loss, the outputs, and the gradient of each parameter that learns."""
     *crossing, labels = crossing_and_labels
     parameters = network.trainable()
     outputs = network.finish(crossing)
@@ -148,5 +147,5 @@ def _gradients(network: Stitched, *crossing_and_labels: Tensor) -> tuple[Tensor 
 
 
 def pairs_of(layer: StitchingLayer) -> Tensor | None:
-    """The permutation that a relaxed layer has come to."""
+    """The permutation that a relaxed layer has reached."""
     return layer.element()[0] if isinstance(layer, RelaxedPermutation) else None

@@ -15,16 +15,16 @@ from .path_kernel import neural_path_kernel
 
 @in_usual_mode
 def overlap(model: nn.Module, x: Tensor, y: Tensor | None = None, *, log: bool = False) -> Tensor:
-    """Overlap of active sub-networks: how many paths are active for both inputs (P2 definition 2.2), not enumerated.
+    """Overlap of active sub-networks: the number of paths active for both inputs (P2 definition 2.2), not enumerated.
 
-    It is the path kernel with constant input 1: paths from all sources are counted, those of biases too, and where
-    layers share weights between positions, pairs of paths in one bundle. Hard gates do not change when a unit is scaled
-    by a positive number and are permuted with the units, so the overlap is an invariant of ``G_ReLU``.
+    It is the path kernel with constant input 1: paths from all sources are counted, those of biases too, and pairs of
+    paths in one bundle if layers share weights between positions. Hard gates do not change when a unit is scaled by a
+    positive number and are permuted with the units, so the overlap is an invariant of ``G_ReLU``.
 
     Args:
         model: A ReLU network, or a gated network with hard gates.
         x: Inputs ``(N, C, *S)``.
-        y: Inputs ``(M, C, *S)``; ``x`` itself without.
+        y: Inputs ``(M, C, *S)``; by default ``x`` itself.
         log: Return natural logarithms, ``-inf`` where nothing overlaps.
 
     Returns:
@@ -55,7 +55,7 @@ def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", ou
 
     Args:
         a: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network with hard gates.
-        b: Another; its inputs have the same shape.
+        b: Another such network; its inputs have the same shape.
         x: Inputs ``(N, C, *S)``, at least 4.
         input: ``"x"``, or ``"ones"`` to count shared paths whatever the inputs at their sources.
         output: Which output the paths lead to.
@@ -94,8 +94,8 @@ def kernel_alignment(k: Tensor, l: Tensor) -> float:
         l: Symmetric ``(N, N)``.
 
     Returns:
-        ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))``, with diagonals left out: what is the same for all pairs, and what
-        an example shares with itself, says nothing.
+        ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))``, without diagonals: what is the same for all pairs, and what an
+        example shares with itself, carries no information.
 
     Raises:
         ValueError: If the kernels are not square matrices of one size, too small, or constant.
@@ -140,7 +140,7 @@ class KernelRegression:
 
     Attributes:
         strength: The chosen ridge, in units of the kernel's mean diagonal.
-        accuracies: Accuracy of each candidate over the held-out folds; empty where there was nothing to choose.
+        accuracies: Accuracy of each candidate over the held-out folds; empty if there was nothing to choose.
         weights: ``(K + ridge I)^-1 Y`` ``(N, classes)``.
     """
 
@@ -152,12 +152,12 @@ class KernelRegression:
         """Classes ``(M,)`` of new examples, by ``kernel`` ``(M, N)`` between new and training examples.
 
         Raises:
-            ValueError: If the kernel is not with the ``N`` training examples.
+            ValueError: If the kernel does not have a column for each of the ``N`` training examples.
         """  # noqa: DOC502 - raised by what it calls
         return self._logits(kernel).argmax(1).cpu()
 
     def accuracy(self, kernel: Tensor, labels: Tensor) -> float:
-        """Share of new examples that are named rightly; as ``predict``, with their classes ``(M,)``."""
+        """Share of new examples that are classified correctly, by a kernel as for ``predict`` and classes ``(M,)``."""
         return float(correct(self._logits(kernel), labels).double().mean())
 
     def _logits(self, kernel: Tensor) -> Tensor:
@@ -173,22 +173,22 @@ def kernel_regression(
 ) -> KernelRegression:
     """Fit what an infinitely wide network with these gates would learn (P2 sections 2.2.3, 2.2.4).
 
-    ``f(x) = K(x, X) (K + lambda I)^-1 Y`` with ``Y`` the classes' indicators less ``1 / classes``, and ``lambda`` in
+    ``f(x) = K(x, X) (K + lambda I)^-1 Y`` with ``Y`` the classes' indicators minus ``1 / classes``, and ``lambda`` in
     units of the kernel's mean diagonal, since path kernels have any size. It is the candidate with the best accuracy
-    over stratified folds of the training examples (the larger one, if several); nothing else is looked at.
+    over stratified folds of the training examples (the larger one, if several); nothing else is used.
 
     Args:
-        kernel: Between training examples ``(N, N)``, symmetric.
+        kernel: Kernel between training examples ``(N, N)``, symmetric.
         labels: Their classes ``(N,)``, from 0.
         strengths: Ridges to choose from; with one, nothing is chosen.
         folds: Number of folds.
-        seed: Of the folds.
+        seed: Seed of the folds.
 
     Returns:
         The fitted method, for kernels between new and training examples.
 
     Raises:
-        ValueError: If the kernel is no finite symmetric ``(N, N)`` matrix with a positive diagonal, labels do not
+        ValueError: If the kernel is not a finite symmetric ``(N, N)`` matrix with a positive diagonal, labels do not
             match it, or an option is out of range.
 
     Examples:

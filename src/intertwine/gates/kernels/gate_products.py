@@ -1,4 +1,4 @@
-"""Path kernels of fully connected networks: products of Grams of gates (theorem 3.1), whole numbers if hard."""
+"""Path kernels of fully connected networks: products of Grams of gates (theorem 3.1), whole numbers for hard gates."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,11 @@ from ... import _memory
 from ..._evaluation import in_usual_mode
 from ..._progress import track
 
-LARGEST = {torch.float32: 1 << 24, torch.int32: (1 << 31) - 1}  # whole numbers up to it are exact
+LARGEST = {torch.float32: 1 << 24, torch.int32: (1 << 31) - 1}  # whole numbers up to this are exact
 
 
 def gram(a: Tensor, b: Tensor, hard: bool | None = None) -> Tensor:
-    """``a b^T`` of gates ``(n, w)`` and ``(m, w)``: of ``hard`` ones counts, exact in int32 or float32; else float64.
+    """``a b^T`` of gates ``(n, w)`` and ``(m, w)``: for ``hard`` ones counts, exact in int32 or float32; else float64.
 
     Products of bytes are about seven times as fast as float32.
     """
@@ -29,7 +29,7 @@ def gram(a: Tensor, b: Tensor, hard: bool | None = None) -> Tensor:
 
 
 def ready(gates: Sequence[Tensor], room: int) -> list[Tensor]:
-    """Gates for many products: bool ones in float32 where bytes are not multiplied, if that takes ``room`` bytes."""
+    """Gates for many products: bool ones in float32 where bytes are not multiplied, if that fits in ``room`` bytes."""
     bits = [g for g in gates if g.dtype == torch.bool and not _in_bytes(g)]
     if not bits or 4 * sum(g.numel() for g in bits) > room:
         return list(gates)
@@ -37,7 +37,7 @@ def ready(gates: Sequence[Tensor], room: int) -> list[Tensor]:
 
 
 def exact_products(pairs: Sequence[tuple[Tensor, Tensor]], hard: bool | None = None) -> Iterator[Tensor]:
-    """Grams of all layers, multiplied with each other as long as their widths say that the counts stay exact."""
+    """Grams of all layers, multiplied with each other as long as their widths guarantee exact counts."""
     held, largest = gram(*pairs[0], hard), pairs[0][0].shape[1]
     for a, b in pairs[1:]:
         g = gram(a, b, hard)
@@ -56,7 +56,7 @@ def _in_bytes(gates: Tensor) -> bool:
 
 @cache
 def _bytes_are_exact() -> bool:
-    """Whether products of bytes are fast here, and right: tried once on counts that fill several blocks."""
+    """Whether products of bytes are fast here, and right: tested once on counts that fill several blocks."""
     supported = getattr(torch.cpu, "_is_vnni_supported", None)
     if supported is None or not supported() or not hasattr(torch, "_int_mm"):
         return False
@@ -70,7 +70,7 @@ def _bytes_are_exact() -> bool:
 
 
 _TILES, _LARGE_TILE = {"cpu": 256}, 2048
-"""Examples on each side of a tile: what stays in the cache of a processor, or what fills an accelerator."""
+"""Examples on each side of a tile: as many as stay in a processor's cache, or fill an accelerator."""
 _ROOM = 690.0
 """e^690 < 1.8e308: logarithm of the largest number that a product may reach."""
 
@@ -82,28 +82,29 @@ def product_kernel(
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """``NPK(x, y) = <x, y> prod_l <G_l(x), G_l(y)>`` (P2 theorem 3.1, lemma 2.1), for fully connected networks.
 
-    With constant input 1 the first factor is ``d_in``. The order of the layers does not matter. Print has no biases;
-    with them, paths also begin at a constant 1 in each layer: ``K_l = K_(l-1) <G_l(x), G_l(y)> + 1``, and it does.
+    With constant input 1 the first factor is ``d_in``. The order of the layers does not matter. The paper has no
+    biases; with them, paths also begin at a constant 1 in each layer, ``K_l = K_(l-1) <G_l(x), G_l(y)> + 1``, and it
+    does.
 
-    Only tiles of 256 by 256 (2,048 on a GPU) are held beside the gates and the result; where the processor does not
+    Besides the gates and the result, only tiles of 256 by 256 (2,048 on a GPU) are held; if the processor does not
     multiply bytes, float32 copies of either side too.
 
     Args:
         x: Inputs ``(N, d_in)``.
         gates: Gates of each layer ``(N, w_l)``: bool, or numbers (soft gates).
-        y: Inputs ``(M, d_in)``; ``x`` itself without.
-        gates_y: Their gates, given together with ``y``.
+        y: Inputs ``(M, d_in)``; by default ``x`` itself.
+        gates_y: Their gates, to be given together with ``y``.
         input: ``"x"`` or ``"ones"``.
         log: Return ``(log |K|, sign)``: exact at any width and depth.
-        biases: For each layer of weights, so one more than gates, whether it has biases; none has without.
-        progress: Show the tiles.
+        biases: For each layer of weights, so one more than gates, whether it has biases; by default none has.
+        progress: Whether to show progress.
 
     Returns:
         The kernel ``(N, M)`` in float64. Products of hard gates are exact integers below 2^53.
 
     Raises:
-        ValueError: If shapes do not match, x is not finite, an option is unknown, the kernel overflows or fits in no
-            memory.
+        ValueError: If shapes do not match, x is not finite, an option is unknown, or the kernel overflows or does not
+            fit in memory.
 
     Examples:
         >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -156,7 +157,7 @@ def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = Non
 
     Args:
         gates: Gates of each layer ``(N, w_l)``.
-        gates_y: Gates ``(M, w_l)``; ``gates`` themselves without.
+        gates_y: Gates ``(M, w_l)``; by default ``gates`` themselves.
 
     Returns:
         Kernels ``(layers, N, M)``, between 0 and 1 for hard gates.
@@ -171,7 +172,7 @@ def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = Non
 
 
 def _other(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None) -> Sequence[Tensor]:
-    """Gates of the other side, of the same layers."""
+    """Gates of the other side, for the same layers."""
     other = gates if gates_y is None else gates_y
     shapes = [[tuple(g.shape) for g in side] for side in (gates, other)]
     if not gates or [s[1:] for s in shapes[0]] != [s[1:] for s in shapes[1]] or any(len(s) != 2 for s in shapes[0]):
@@ -196,7 +197,7 @@ def _factors(
 
 
 def _logarithm(kernel: Tensor, factors: Iterator[tuple[Tensor, bool]]) -> tuple[Tensor, Tensor]:
-    """``log |K|`` and the sign of K, by an exponent for each entry: numbers are rescaled before they overflow."""
+    """``log |K|`` and the sign of K, with an exponent for each entry: numbers are rescaled before they overflow."""
     exponent = torch.zeros_like(kernel)  # K = kernel 2^exponent
     room, scaled = _ROOM - math.log(max(float(kernel.abs().max()), 1.0) + 1), False
     for g, bias in factors:
@@ -214,10 +215,10 @@ def _logarithm(kernel: Tensor, factors: Iterator[tuple[Tensor, bool]]) -> tuple[
 
 @dataclass(frozen=True)
 class Budget:
-    """What a path kernel may take.
+    """Budget of a path kernel.
 
     Attributes:
-        memory: Bytes of one tile, beside gates and result.
+        memory: Bytes of one tile, besides gates and result.
         max_operations: Multiply-adds above which the work is refused.
         batch_size: Examples that run through the network at once, for their gates.
     """

@@ -1,6 +1,6 @@
 """Tangent kernel of one layer, from its inputs and the gradients at its outputs.
 
-They are read by hooks and not by ``Program.run``: the kernel is for modules that no program describes, too.
+They are read by hooks rather than by ``Program.run``: the kernel also serves modules that no program describes.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ..._evaluation import alone
 
-_BLOCKS = 8  # of rows, so that 9/16 of a symmetric kernel are computed
-_MANY = 128  # rows below which blocks are not worth it
+_BLOCKS = 8  # blocks of rows, so that 9/16 of a symmetric kernel are computed
+_MANY = 128  # rows below which blocks do not pay off
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Layer:
     # For each call ``(n, D, P)``: what the weights multiply at each position (windows unfolded)
     inputs: tuple[Tensor, ...]
     edges: tuple[GradientEdge, ...]  # Where gradients arrive, for each call, before they do
-    shape: torch.Size  # Of the output
+    shape: torch.Size  # Shape of the output
     weight: bool  # Whether the weight is differentiated
     bias: bool  # Whether the bias is
-    # For each call ``(n, O, C, P)``: gradients of the outputs at the layer's own output; none before a run backwards
+    # For each call ``(n, O, C, P)``: gradients of the outputs at the layer's own output; empty before a backward pass
     signals: tuple[Tensor, ...] = ()
 
     @property
@@ -60,7 +60,7 @@ class Layer:
 
     @property
     def parameters_per_channel(self) -> int:
-        """Chosen parameters that lead to one channel of the output."""
+        """Number of chosen parameters that lead to one channel of the output."""
         width = 1 if self.elementwise else self.inputs[0].shape[1] // self.groups
         return self.weight * width + self.bias
 
@@ -108,7 +108,7 @@ class Layer:
             yield reduce(torch.add, parts).view(len(self.signals[0]), -1, (last - first) * d)
 
     def pairs_are_cheaper(self, n: int, m: int, calls: int, kind: str) -> bool:
-        """Compare operations: two Grams over pairs of positions, or per-example gradients and one Gram of them."""
+        """Whether two Grams over pairs of positions need fewer operations than per-example gradients and one Gram."""
         if not self.weight or self.elementwise or self.groups > 1:
             return False
         _, outputs, channels, p = self.signals[0].shape
@@ -183,7 +183,7 @@ def contracted(a: Tensor, b: Tensor, kind: str) -> Tensor:
 
 
 def _ghost(a: Tensor, s: Tensor, b: Tensor, t: Tensor, kind: str) -> Tensor:
-    """``sum over p, q of <a_p, b_q> <s_p, t_q>``: no gradient of a weight is ever made."""
+    """``sum over p, q of <a_p, b_q> <s_p, t_q>``: no gradient of a weight is ever formed."""
     n, outputs, channels, p = s.shape
     m, q = len(b), b.shape[2]
     if p == q == 1:  # a linear layer: one product for all pairs of outputs
@@ -264,7 +264,7 @@ def _note(calls: list[_Call]) -> Any:
         edge = get_gradient_edge(result) if result.requires_grad else None
         given = [*args, *kwargs.values()][0]
         calls.append((given.detach(), edge, result.shape))
-        return result.clone() if result._is_view() else None  # writing into a view would lead around the edge
+        return result.clone() if result._is_view() else None  # writing into a view would bypass the edge
 
     return hook
 

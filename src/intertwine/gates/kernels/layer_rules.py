@@ -68,7 +68,7 @@ def plus(tile: Tile, call: Call, signal: Signal) -> Signal:
 
 @register_kernel_rule("aten::neg")
 def negative(tile: Tile, call: Call, signal: Signal) -> Signal:
-    """The same with the other sign."""
+    """The same signal with the other sign."""
     return _times(tile, signal, -1.0)
 
 
@@ -198,7 +198,7 @@ def same(tile: Tile, call: Call, signal: Signal) -> Signal:
 
 @register_kernel_rule("aten::as_strided")
 def strided(tile: Tile, call: Call, signal: Signal) -> Signal:
-    """A copy where it lays out one position of each channel, as global pooling does where channels are last."""
+    """A copy, if it lays out one position of each channel, as global pooling does where channels are last."""
     same = tile.shape(call.outputs[0]) == tile.shape(call.args["self"]) and signal.positions == 1
     if not same or call.args["stride"][1] != 1 or call.args["storage_offset"]:
         refuse(call, "another view of memory")
@@ -225,7 +225,7 @@ def reshape(tile: Tile, call: Call, signal: Signal) -> Signal:
 
 @register_kernel_rule("aten::cat")
 def concatenate(tile: Tile, call: Call, signal: Signal) -> Signal:
-    """Signals side by side along the channels: each is silent on those of the others."""
+    """Signals side by side along the channels: each is silent on the channels of the others."""
     shapes = [tile.shape(r) for r in call.inputs]
     signals = [tile.signals[r.id] for r in call.inputs if r.id in tile.signals]
     if call.args["dim"] % len(shapes[0]) != 1 or len(signals) != len(shapes) or any(s.flat for s in signals):

@@ -24,7 +24,7 @@ class Uncovered(ValueError):
 class Layout:
     """How kernels of ``n`` by ``m`` examples lie in memory: ``(n, P, m, P)`` with ``pairs``, else ``(P, n, m)``.
 
-    Each position against itself is enough where nothing averages or chooses among positions.
+    Each position against itself is enough if nothing averages or chooses among positions.
     """
 
     n: int
@@ -129,7 +129,7 @@ class Source:
         return self if self.root is None else self.root
 
     def meets(self, other: "Source", channels: int) -> bool:
-        """Whether some channel of both is one and the same channel of one field: sums are then correlated."""
+        """Whether some channel of both is the same channel of one field: sums are then correlated."""
         if self.origin is not other.origin:
             return False
         mine, theirs = (s.taken or tuple(range(channels)) for s in (self, other))
@@ -172,7 +172,7 @@ class Signal:
 
 
 def sum_of(parts: Iterator[Tensor]) -> Tensor:
-    """Sum of new tensors without a list of all of them, in place of the first."""
+    """Sum of new tensors, accumulated in the first one without a list of all of them."""
     total = next(parts)
     for part in parts:
         total += part
@@ -199,10 +199,10 @@ def renewed(signal: Signal) -> Signal:
 def add(a: Signal, b: Signal, layout: Layout, apart: bool = False) -> Signal:
     """Sum of two signals: terms with one source add their masks, others are independent.
 
-    ``apart`` says that they live in different channels, where nothing they have in common meets.
+    ``apart`` says that they live in different channels, where nothing that they share meets.
 
     Raises:
-        Uncovered: If terms are one field that was read in two ways, which have more in common than masks tell.
+        Uncovered: If terms are one field read in two ways, which share more than masks tell.
     """
     terms = list(a.terms)
 
@@ -228,7 +228,7 @@ def add(a: Signal, b: Signal, layout: Layout, apart: bool = False) -> Signal:
 
 
 def settle(signal: Signal, layout: Layout) -> Signal:
-    """Apply what waits after the masks, at the price of one kernel for each channel."""
+    """Apply the maps that wait behind the masks, at the price of one kernel for each channel."""
     return replace(signal, terms=tuple(_settled(t, signal.channels, layout) for t in signal.terms))
 
 

@@ -20,7 +20,7 @@ from .gate_products import DEFAULT, Budget, check_fits, product_kernel, tiles
 from .moments import Layout, Signal, Source, Term, Uncovered, contract, in_channels
 
 _LARGEST_LOG = math.log(torch.finfo(torch.float64).max)
-_CACHE = 2**24  # bytes of a tile on a processor: larger ones take three to six times as long
+_CACHE = 2**24  # bytes of a tile on a processor: larger tiles take three to six times as long
 _LARGEST_TILE = 1024  # examples
 
 
@@ -38,34 +38,34 @@ def neural_path_kernel(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Neural path kernel ``NPK(x, y) = <phi(x), phi(y)>`` of any ReLU network (P2 lemma 2.1), exactly.
 
-    Where we differ from print, see :func:`paths`: biases, batch norms and the constants of poolings.
+    For differences from the paper see :func:`paths`: biases, batch norms and the constants of poolings.
 
-    Paths with the same weights form one bundle, and values of different bundles are uncorrelated when all weights are
+    Paths with the same weights form one bundle, and values of different bundles are uncorrelated if all weights are
     independent random signs. So ``<phi(x), phi(y)> = E[f(x) f(y)]`` over such weights with the gates held fixed: second
     moments are carried through the captured network. On fully connected networks this is the product of layer Grams
-    (theorem 3.1), and :func:`product_kernel` does it; on circular convolutions with global average pooling it is the
+    (theorem 3.1), which :func:`product_kernel` computes; on circular convolutions with global average pooling it is the
     sum over rotations (theorem 3.2), on residual networks the ensemble over 2^b sub-networks in O(b) (theorem 3.3).
-    Sums of activations that have more in common than these rules know (two crops of one map) and operations without a
-    rule are refused.
+    Sums of activations that share more than these rules know (two crops of one map) and operations without a rule are
+    refused.
 
-    Cost, for each layer: ``N M C`` times the number of positions, or its square where something averages or chooses
-    among positions; :func:`neural_path_kernel_cost` counts it. Gates are bool, pairs of examples are done in tiles.
+    Cost per layer: ``N M C`` times the number of positions, or times its square where something averages or chooses
+    among positions; :func:`neural_path_kernel_cost` counts it. Gates are bool, pairs of examples run in tiles.
 
     Args:
         model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network.
         x: Inputs ``(N, C, *S)``.
-        y: Inputs ``(M, C, *S)``; ``x`` itself without.
+        y: Inputs ``(M, C, *S)``; by default ``x`` itself.
         input: ``"x"``, or ``"ones"`` for a value network with constant input 1 (a gated network knows its own).
         log: Return ``(log |K|, sign)`` instead: nothing overflows at any width and depth.
-        output: Which output the paths lead to; all are equal where the network ends in a layer of weights.
+        output: Which output the paths lead to; all are equal if the network ends in a layer of weights.
         budget: Memory and operations that it may take; ``iw.gates.Budget``.
-        progress: Show the tiles.
+        progress: Whether to show progress.
 
     Returns:
         The kernel ``(N, M)`` in float64.
 
     Raises:
-        ValueError: If an option or a shape is wrong, the work or memory goes over its budget, or the result overflows.
+        ValueError: If an option or a shape is wrong, the work or memory exceeds its budget, or the result overflows.
 
     Examples:
         >>> _ = torch.manual_seed(0)
@@ -115,7 +115,7 @@ def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None
     Args:
         model: A ReLU network, in evaluation mode.
         x: Inputs ``(N, C, *S)``.
-        y: Inputs ``(M, C, *S)``; ``x`` itself without.
+        y: Inputs ``(M, C, *S)``; by default ``x`` itself.
 
     Returns:
         The count: for each layer ``N M C P^2`` with all pairs of positions, ``N M C P`` without.
@@ -142,7 +142,7 @@ def _operations(program: ReluProgram, n: int, m: int) -> float:
 
 
 def _tile_size(program: ReluProgram, memory: float, cached: bool) -> int:
-    """How many examples a side of a tile may have, which stays in a processor's cache where there is one."""
+    """Number of examples on a side of a tile, so that it stays in a processor's cache where there is one."""
     power, most = 2 if needs_pairs(program) else 1, 1.0
     for call in (call for call in reading(program) if call.outputs[0] is not None):
         shapes = [program.shape(r) for r in (call.inputs[0], call.outputs[0])]
@@ -161,7 +161,7 @@ def _tile_size(program: ReluProgram, memory: float, cached: bool) -> int:
 def _tiles(
     program: ReluProgram, sides: list[list[Tensor]], tile: int, output: int, progress: bool | None
 ) -> tuple[Tensor, float]:
-    """Every tile of the kernel, one triangle where both sides are one; and the scale that all tiles share."""
+    """Every tile of the kernel, one triangle if both sides are the same; and the scale that all tiles share."""
     left, right, same = sides[0], sides[-1], len(sides) == 1
     n, m = len(left[0]), len(right[0])
     kernel, scale = torch.empty(n, m, dtype=torch.float64, device=left[0].device), 0.0
@@ -179,7 +179,7 @@ SAME = operations.COPIES | {"aten::dropout"}
 CHOICES = aten("slice select index_select flip roll transpose") | operations.GATHERS
 """Each position takes the value of one other, or 0."""
 MIXES = operations.INTERPOLATIONS | {"aten::sum"}
-"""Fixed sums over positions: their coefficients are no values but stay on the paths."""
+"""Fixed sums over positions: their coefficients are not values but stay on the paths."""
 
 
 def needs_pairs(program: ReluProgram) -> bool:
@@ -193,9 +193,9 @@ def needs_pairs(program: ReluProgram) -> bool:
 
 
 def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
-    """Whether each layer of weights has biases, where these and ReLUs in turns are all there is; else ``None``."""
+    """Whether each layer of weights has biases, if these layers and ReLUs in turn are all there is; else ``None``."""
     biases: list[bool] = []
-    gated = True  # the input stands where gated units do
+    gated = True  # the input counts as gated units
     for call in reading(program):
         if is_gate(call) and call.op not in MAX_POOLS and not gated:
             gated = True
@@ -278,7 +278,7 @@ class Tile:
 
 
 def refuse(call: Call, what: str) -> NoReturn:
-    """Say what no rule covers."""
+    """Raise an error about what no rule covers."""
     raise Uncovered(
         "model must be made of linear and convolutional layers, batch norms, poolings, sums, concatenations of "
         f"channels and ReLUs on (N, C, *S). Got {what}: {call.where} at {call.line}. iw.gates.paths enumerates small "
@@ -292,9 +292,9 @@ _RULES: dict[str, KernelRule] = {}
 
 
 def register_kernel_rule(*ops: str) -> Callable[[KernelRule], KernelRule]:
-    """Teach the path kernel operations: a decorator for a function of the tile, a call and the signal that it reads.
+    """Register a rule of the path kernel: decorates a function of the tile, a call and the signal that it reads.
 
-    The rule returns the signal of the call's result. One that is wrong gives a wrong kernel: test it against
+    The rule returns the signal of the call's result. A wrong rule gives a wrong kernel: test it against
     ``iw.gates.paths``.
 
     Args:
@@ -307,7 +307,7 @@ def register_kernel_rule(*ops: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def propagate(tile: Tile, output: int) -> tuple[Tensor, float]:
-    """The kernel ``(n, m)`` of one output for a tile of examples, up to a factor, and the logarithm of that."""
+    """The kernel ``(n, m)`` of one output for a tile of examples, up to a factor, and the factor's logarithm."""
     program = tile.program
     for call, done in zip(program.calls, last_reads(program.calls, [program.outputs[0]])):
         read = next((r.id for r in call.inputs if r.id in program.varying), None)

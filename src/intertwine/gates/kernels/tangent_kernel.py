@@ -18,7 +18,7 @@ Jacobian = Callable[[Tensor], Tensor]
 
 
 def jacobian_of(model: nn.Module, chosen: Mapping[str, Tensor], examples: Tensor) -> Jacobian:
-    """The fastest way to Jacobians that is right for this model, compared with ordinary gradients on a few examples."""
+    """The fastest correct way to Jacobians for this model, checked against ordinary gradients on a few examples."""
     fast = lambda batch: _mapped(model, chosen, batch)
     try:
         found = fast(examples)
@@ -78,24 +78,24 @@ def neural_tangent_kernel(
 ) -> Tensor:
     """Neural tangent kernel ``<d f_o(x) / d theta, d f_p(y) / d theta>`` at the present weights (P2 section 2.1).
 
-    For linear, convolutional and batch norm layers no whole Jacobian is made. A linear layer's part is the Gram of its
-    inputs times the Gram of the gradients at its outputs. For a convolution the same two Grams over pairs of positions
-    are multiplied and summed, or per-example gradients of blocks of output channels are compared: whichever needs fewer
-    operations. For all other parameters Jacobians are contracted (Novak et al. 2022) by ``vmap(jacrev)``, example by
-    example where a model cannot be mapped. Batch norm is in evaluation mode throughout.
+    For linear, convolutional and batch norm layers no whole Jacobian is formed. A linear layer's part is the Gram of
+    its inputs times the Gram of the gradients at its outputs. For a convolution the same two Grams over pairs of
+    positions are multiplied and summed, or per-example gradients of blocks of output channels are compared, whichever
+    needs fewer operations. For all other parameters Jacobians are contracted (Novak et al. 2022) by ``vmap(jacrev)``,
+    or example by example if a model cannot be mapped. Batch norm is in evaluation mode throughout.
 
     Args:
-        model: Any module whose output is ``(N, outputs)`` and treats examples one by one in evaluation mode.
+        model: Any module with output ``(N, outputs)`` that treats examples one by one in evaluation mode.
         x: Inputs ``(N, ...)``.
-        y: Inputs ``(M, ...)``; ``x`` itself without.
+        y: Inputs ``(M, ...)``; by default ``x`` itself.
         kind: ``"full"``: ``(N, M, O, O)``; ``"per_output"``: its diagonal ``(N, M, O)``; ``"trace"``: the sum over
             outputs ``(N, M)``.
-        parameters: Names of the parameters to differentiate, such as those of the value network of a DGN; all without.
-        memory: Bytes for what is held at once beside inputs and result.
+        parameters: Names of the parameters to differentiate, such as those of a DGN's value network; by default all.
+        memory: Bytes that may be held at once besides inputs and result.
 
     Raises:
-        TypeError: If the inputs are no tensors.
-        ValueError: If an option is unknown, the model's output is not ``(N, outputs)`` or the kernel fits in no memory.
+        TypeError: If the inputs are not tensors.
+        ValueError: If an option is unknown, the model's output is not ``(N, outputs)``, or the kernel exceeds memory.
 
     Examples:
         >>> model = nn.Linear(2, 1, bias=False)
@@ -154,7 +154,7 @@ def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor
 
 
 def _certified(model: nn.Module, x: Tensor, covered: dict[str, Tensor], memory: float) -> bool:
-    """Whether layers see the whole gradient of a random number made of the outputs of two examples."""
+    """Whether layers account for the whole gradient of a random combination of two examples' outputs."""
     out = model(x).detach()
     u = torch.randn(out.shape[1], generator=torch.Generator().manual_seed(0)).to(out)
     head: nn.Linear = nn.utils.skip_init(nn.Linear, len(u), 1, bias=False, device=u.device, dtype=u.dtype)
@@ -168,7 +168,7 @@ def _certified(model: nn.Module, x: Tensor, covered: dict[str, Tensor], memory: 
 def _by_layers(
     model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float
 ) -> Tensor:
-    """What layers of a known kind add, and Jacobians of the parameters that no such layer holds."""
+    """Contributions of layers of a known kind, and Jacobians of the parameters that no such layer holds."""
     covered = covered_names(model, x, chosen)
     if covered and not _certified(model, x[:2], {name: chosen[name] for name in sorted(covered)}, memory):
         covered = frozenset()
@@ -180,13 +180,13 @@ def _by_layers(
     return total.result()
 
 
-_FEW = 8  # examples at once: more are no faster
+_FEW = 8  # examples at once: more is not faster
 _GRAPH = 4  # what the graph and one backward pass hold, in activations
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Some output channels of one layer; all of it where it is kept as inputs and signals and not as a Jacobian."""
+    """Some output channels of one layer; or all of it, if kept as inputs and signals rather than as a Jacobian."""
 
     layer: int
     start: int
@@ -202,10 +202,10 @@ def covered_names(model: nn.Module, x: Tensor, chosen: Collection[str]) -> froze
 def layerwise_kernel(
     model: nn.Module, x: Tensor, y: Tensor | None, chosen: Collection[str], kind: str, memory: float
 ) -> KernelSum:
-    """Sum what the layers of a known kind add, from their inputs and the gradients at their outputs.
+    """Sum the contributions of layers of a known kind, from their inputs and the gradients at their outputs.
 
-    Groups of layers, or blocks of their channels, whose Jacobians fit into half of the memory take one run each. Where
-    not even one channel fits, tiles of examples are compared two by two, and run again for each.
+    Groups of layers, or blocks of their channels, whose Jacobians fit in half of the memory take one run each. If not
+    even one channel fits, tiles of examples are compared two by two, and run again for each.
     """
     probe = record_layers(model, x[:1], chosen)
     layers = probe.layers()
@@ -219,7 +219,7 @@ def layerwise_kernel(
             between = lambda left, right: (a.kernel(b, kind, memory) for a, b in zip(left, right))
             _add_tiles(total, x, y, int(memory / 4 / size), seen, between)
             continue
-        # as many examples as have graph and windows in an eighth of the memory
+        # as many examples as keep graph and windows within an eighth of the memory
         windows = sum(t.nbytes for part in parts for t in layers[part.layer].inputs)
         outputs = sum(t.nbytes / t.shape[1] for layer in layers for t in layer.signals)
         few = max(1, min(_FEW, int(memory / 8 / max(1.0, windows + _GRAPH * outputs))))
@@ -231,7 +231,7 @@ def layerwise_kernel(
 
 
 def _plan(layers: Sequence[Layer], total: KernelSum, examples: int, room: float) -> Iterator[list[_Part]]:
-    """Groups of layers in their order, each as large as fits; what can be neither kept nor cut is alone."""
+    """Groups of layers in order, each as large as fits; what can be neither kept nor cut is alone."""
     group: list[_Part] = []
     free = room
     for k, layer in enumerate(layers):
@@ -254,7 +254,7 @@ def _plan(layers: Sequence[Layer], total: KernelSum, examples: int, room: float)
 
 
 def _bytes(layer: Layer, part: _Part) -> float:
-    """Bytes of what is kept of one example."""
+    """Bytes kept per example."""
     if part.whole:
         return sum(t.nbytes for t in (*layer.inputs, *layer.signals))
     first = layer.signals[0]
@@ -265,7 +265,7 @@ _Kept = Tensor | list[Layer]  # the Jacobian of all examples, or a layer's input
 
 
 def _keep(model: nn.Module, x: Tensor, names: Collection[str], parts: Sequence[_Part], few: int) -> list[_Kept]:
-    """Run all examples once and keep of each part what is smaller to work with."""
+    """Run all examples once and keep of each part whatever is smaller to work with."""
     jacobians: dict[int, Tensor] = {}
     wholes: list[list[Layer]] = [[] for _ in parts]
     for i in range(0, len(x), few):
@@ -287,7 +287,7 @@ def _keep(model: nn.Module, x: Tensor, names: Collection[str], parts: Sequence[_
 
 
 def _add(total: KernelSum, left: _Kept, right: _Kept, memory: float) -> None:
-    """Add what two sides have kept of one part."""
+    """Add the product of what two sides have kept of one part."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         total.add(left, right)
     elif isinstance(left, list) and isinstance(right, list):

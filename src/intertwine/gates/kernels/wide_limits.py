@@ -15,9 +15,9 @@ def bernoulli_(model: nn.Module, sigma: float, seed: int = 0) -> nn.Module:
     """Give every weight the value ``+sigma`` or ``-sigma``, each with probability 1/2 (P2 assumption 2.1).
 
     Args:
-        model: Changed in place.
+        model: The model, changed in place.
         sigma: Size of the weights; ``c / sqrt(width)`` in the limits, ``c / sqrt(width * window)`` for convolutions.
-        seed: Of the signs.
+        seed: Seed of the signs.
 
     Returns:
         ``model``.
@@ -98,9 +98,9 @@ def convolutional_tangent_kernel(
         x: Inputs ``(N, C, H, W)``.
         depth: Number of convolutions.
         window: Odd size of their windows.
-        y: Inputs ``(M, C, H, W)``; ``x`` itself without.
+        y: Inputs ``(M, C, H, W)``; by default ``x`` itself.
         memory: Bytes for the pairs of positions that are done at once.
-        progress: Show the examples.
+        progress: Whether to show progress.
 
     Returns:
         The kernel ``(N, M)`` in float64.

@@ -323,7 +323,7 @@ def _kinds(models: Sequence[nn.Module], points: Points, first: Any) -> tuple[lis
         if known not in ACTING:
             ACTING[known] = acting(model, list(some), first)
         found.append(ACTING[known])
-    notes = [f"The groups that act on {name}'s features are unknown: {why}" for name, (_, why) in zip("AB", found) if why]
+    notes = [f"Groups that act on {name}'s features are unknown: {why}" for name, (_, why) in zip("AB", found) if why]
     return [kinds for kinds, _ in found], notes
 
 

@@ -269,8 +269,7 @@ class Tile:
     intervals: bool
 
     def scored(self) -> dict[str, Any]:
-        """Scores and what judges them, by measure, as lists ``(6, rows, columns)``; and ``notes``. Control-C ends
-        it."""
+        """Scores and what judges them, by measure, as lists ``(6, rows, columns)``; ``notes``. Control-C ends it."""
         chosen, how = chosen_measures(self.measures), How(None, self.shuffled, self.intervals, self.seed)
         read = lambda some: [read_layer(Path(path), self.layer, name) for name, path in some]
         joined = lambda networks: Network([one.layers[0] for one in networks], networks[0].blocks)
