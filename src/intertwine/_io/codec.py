@@ -1,9 +1,9 @@
 """Typed codec: dataclasses as plain JSON data, and back, by the annotations of their fields.
 
-Numbers, text, tensors, data types, fractions, paths, enums, tuples, mappings, unions and dataclasses within each other
-come back equal, NaN and infinities included. A tensor is written as nested lists where these tell its type and shape
-(float64, int64, bool), with both beside them otherwise, or stored apart under its name. A value whose class is not the
-annotation itself, but one of a union or a subclass, says its class under ``"$type"``.
+Numbers, text, tensors, data types, fractions, paths, enums, tuples, mappings, unions and dataclasses, nested in each
+other, come back equal, NaN and infinities included. A tensor is written as nested lists if these determine its type and
+shape (float64, int64, bool), with both beside them otherwise, or stored apart under its name. A value whose class is
+not the annotation itself, but a member of a union or a subclass, names its class under ``"$type"``.
 """
 
 import sys
@@ -38,10 +38,10 @@ def encode(value: Any, hint: Any = Any, apart: Tensors | None = None, every: boo
     """Write a value as plain data: dicts with text as keys, lists, numbers, text, ``None``.
 
     ``hint`` is its annotation, ``Any`` for plain data. ``apart`` receives the tensors of fields marked ``APART`` under
-    dotted names that begin with ``name``, all tensors with ``every``; without it such fields are left out.
+    dotted names that begin with ``name``, or all tensors with ``every``; without ``apart`` such fields are left out.
 
     Raises:
-        TypeError: If a value is of no kind that can be written.
+        TypeError: If a value is of a kind that cannot be written.
     """  # noqa: DOC502 - raised by helpers
     if hint is Any:
         return _plain(value)
@@ -71,11 +71,11 @@ def encode(value: Any, hint: Any = Any, apart: Tensors | None = None, every: boo
 def decode(data: Any, hint: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
     """Read what ``encode`` wrote, by its annotation or dataclass.
 
-    A field marked ``APART`` has its default where ``tensors``, what was stored apart, lacks its own.
+    A field marked ``APART`` takes its default if ``tensors``, which holds what was stored apart, lacks its own.
 
     Raises:
         TypeError: If the data are not of the annotated kind.
-        ValueError: If they are, but hold what cannot be.
+        ValueError: If they are, but hold impossible values.
     """
     kind, arguments = _parts(hint)
     if kind is Any:
@@ -111,7 +111,7 @@ def decode(data: Any, hint: Any, tensors: Mapping[str, Tensor] | None = None) ->
 
 
 def mark_nonfinite(data: Any) -> Any:
-    """Plain data with NaN and infinities, for which JSON has no word, as ``{"$float": "nan"}``."""
+    """Plain data with NaN and infinities, which JSON cannot express, as ``{"$float": "nan"}``."""
     if isinstance(data, float) and (data != data or abs(data) == float("inf")):
         return {_NONFINITE: repr(float(data))}
     if isinstance(data, dict):
@@ -120,7 +120,7 @@ def mark_nonfinite(data: Any) -> Any:
 
 
 def unmark_nonfinite(data: Any) -> Any:
-    """What ``mark_nonfinite`` was given."""
+    """The data that ``mark_nonfinite`` was given."""
     if isinstance(data, dict):
         if data.keys() == {_NONFINITE}:
             return float(data[_NONFINITE])
@@ -156,7 +156,7 @@ def _fields_of(value: Any, apart: Tensors | None, every: bool, name: str) -> dic
 
 
 def _dataclass_in(data: Any, kinds: Sequence[Any], tensors: Mapping[str, Tensor] | None) -> Any:
-    """One of several dataclasses, or of their subclasses; where there is one, it need not say which."""
+    """One of several dataclasses, or of their subclasses; if there is only one, the data need not name it."""
     _require(data, dict)
     kind = kinds[0]
     if _CLASS in data or len(kinds) > 1:
@@ -196,7 +196,7 @@ def _members(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _member(arguments: tuple[Any, ...], value: Any) -> Any:
-    """The member of a union that a value is of, by its outermost type."""
+    """The member of a union that a value belongs to, by its outermost type."""
     members = _members(arguments)
     if len(members) == 1:
         return members[0]
@@ -218,7 +218,7 @@ def _subclasses(kind: type) -> list[type]:
 
 
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What an annotation is made of: ``tuple[int, ...]`` is ``tuple`` of ``(int, ...)``."""
+    """Parts of an annotation: ``tuple[int, ...]`` is ``tuple`` of ``(int, ...)``."""
     origin = get_origin(hint)
     return (Union if origin is types.UnionType else origin or hint), get_args(hint)
 

@@ -1,4 +1,4 @@
-"""Reading and writing files: atomically, and never unpickling anything unsafely."""
+"""Reading and writing files: atomically, and without any unsafe unpickling."""
 
 import contextlib
 import errno
@@ -31,11 +31,11 @@ _made: list[Path] = []  # folders that check_writable made, the inner ones first
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     """Let ``write`` fill a temporary file beside ``path``, then rename it: readers see the old file or the new one.
 
-    The file and its name are on the disk when this returns, so that a loss of power cannot take them. Temporary files
-    of processes that are gone are removed from the folder.
+    The file and its name are on the disk when this returns, so that a power loss cannot take them. Temporary files of
+    processes that no longer run are removed from the folder.
 
     Raises:
-        StorageError: If the disk is full, or cannot be written.
+        StorageError: If the disk is full, or cannot be written to.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,10 +62,10 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
 
 
 def storage_fault(path: Path, error: BaseException | None = None) -> OSError | None:
-    """What keeps a place (a file, which is written to, or a folder) from being written: a full disk, a used-up quota.
+    """Reason why a place (a file to be written, or a folder) cannot be written: a full disk, a used-up quota.
 
-    ``None`` if it can be written. Libraries say so in words of their own, or not at all, so that it is tried out;
-    ``error`` is what went wrong, ``None`` only tries.
+    ``None`` if it can be written. Libraries report this in their own words, or not at all, so it is tried out;
+    ``error`` is what went wrong, and ``None`` only tries.
     """
     if isinstance(error, OSError) and error.errno in STORAGE:
         return error
@@ -80,7 +80,7 @@ def storage_fault(path: Path, error: BaseException | None = None) -> OSError | N
 
 
 def _sync(path: Path) -> None:
-    """Let a file, or the names in a folder, survive a loss of power."""
+    """Make a file, or the names in a folder, survive a power loss."""
     if os.name != "posix" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -117,7 +117,7 @@ def check_writable(path: str | Path, name: str = "--out") -> Path:
 
 
 def remove_empty_folders() -> None:
-    """Remove the folders that ``check_writable`` made and nothing was written to, such as after an error."""
+    """Remove the folders that ``check_writable`` made and that nothing was written into, such as after an error."""
     while _made:
         with contextlib.suppress(OSError):  # what is not empty stays
             _made.pop(0).rmdir()
@@ -137,7 +137,7 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 
 def as_json(value: Any) -> Any:
-    """What ``read_json`` gives of a value that ``write_json`` wrote."""
+    """The value that ``read_json`` returns after ``write_json`` wrote this one."""
     return json.loads(json.dumps(_finite(value), allow_nan=False))
 
 
@@ -172,7 +172,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
     from safetensors.torch import save_file
 
     contents = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    said = {"intertwine": release(), **(metadata or {})}  # by which the file is known as ours
+    said = {"intertwine": release(), **(metadata or {})}  # marks the file as ours
 
     def write(temporary: Path) -> None:
         save_file(contents, temporary, metadata=said)
@@ -182,7 +182,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
 
 
 def _sort_metadata(path: Path) -> None:
-    """Put the metadata of a safetensors file into the order of the alphabet: the library writes it in a random one."""
+    """Sort the metadata of a safetensors file alphabetically: the library writes it in random order."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -215,7 +215,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
 
 
 def tied_names(said: Any, held: Container[str]) -> dict[str, str]:
-    """Names of tied tensors that are not held, each with the one that is, as the metadata of ``save_model`` says."""
+    """Names of tied tensors that are not held, each with the one that is, by the metadata of ``save_model``."""
     told = said.items() if isinstance(said, Mapping) else ()
     return {name: kept for name, kept in told if isinstance(kept, str) and kept in held and name not in held}
 
@@ -253,7 +253,7 @@ def _read_torch(path: Path) -> Any:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    # torch says nothing of an empty file, and names only an opcode where there is no torch file at all
+    # torch says nothing about an empty file, and names only an opcode where there is no torch file at all
     if path.stat().st_size == 0:
         return "0 bytes"
     said = (str(error).splitlines() or [""])[0].partition(". ")[0]

@@ -1,4 +1,4 @@
-"""Tensors of GGUF files, dequantised when they are read: names, shapes and their order are those of the file."""
+"""Tensors of GGUF files, dequantised when they are read; names, shapes and order are those of the file."""
 
 import struct
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _VERSIONS, _STRING, _ARRAY, _DIMENSIONS = (2, 3), 8, 9, 4
 _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of each type of values
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,
           "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64}  # fmt: skip
-_COST = 512  # bytes of Python's objects, at most, for each entry of a list that the library reads
+_COST = 512  # most bytes of Python's objects for each entry of a list that the library reads
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,21 @@ class Stored:
     """A tensor in a GGUF file."""
 
     path: Path  # The file
-    start: int  # Byte that it begins at
-    size: int  # Its bytes there
+    start: int  # Byte at which it begins
+    size: int  # Its size there in bytes
     shape: tuple[int, ...]  # Its shape, the fastest axis last
     format: str  # What the file calls the format of its entries, such as ``Q4_K``
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the entries once they are read: float32 where they are quantised."""
+        """Type of the entries once they are read: float32 if they are quantised."""
         return _PLAIN.get(self.format, torch.float32)
 
     def read(self) -> Tensor:
         """The tensor, dequantised.
 
         Raises:
-            CheckpointError: If the library knows no way back from its format.
+            CheckpointError: If the library cannot dequantise its format.
         """
         import numpy as np
 
@@ -64,9 +64,9 @@ class Stored:
 
 
 def gguf_tensors(path: Path) -> dict[str, Stored]:
-    """The tensors that a GGUF file holds, by its header, which is walked with every length checked.
+    """Tensors in a GGUF file, by its header, which is walked with every length checked.
 
-    The library reads headers of any lengths, so that what is walked here is safe to give it.
+    The library reads headers of any length; one that has been walked here is safe to give it.
 
     Raises:
         CheckpointError: If the file is cut off or damaged, stands for more than memory holds, or is of other versions.
@@ -97,7 +97,7 @@ def read_gguf(path: Path) -> dict[str, Tensor]:
 
 
 def library() -> Any:
-    """The package that the format's authors publish.
+    """The package published by the format's authors.
 
     Raises:
         MissingExtraError: If it is not installed.
@@ -115,7 +115,7 @@ class _Damaged(Exception):
 
 
 class _Walk:
-    """The parts of a GGUF file from its beginning, none of which may be longer than the file."""
+    """A walk through the parts of a GGUF file, none of which may be longer than the file."""
 
     def __init__(self, path: Path, file: IO[bytes], size: int) -> None:
         self._path, self._file, self._size = path, file, size
@@ -162,7 +162,7 @@ class _Walk:
         return name, tuple(shape[::-1]), kind, offset
 
     def _skip(self, kind: int, within: bool = False) -> None:
-        """Pass over a value of a type."""
+        """Skip a value of a type."""
         if kind == _STRING:
             self._pass(self._numbers("<Q")[0])
         elif kind == _ARRAY and not within:
@@ -187,7 +187,7 @@ class _Walk:
         self._file.seek(self._counted(count, 1), 1)
 
     def _counted(self, count: int, each: int) -> int:
-        """A number of things of so many bytes at least, which the rest of the file must have room for."""
+        """A count of items of at least ``each`` bytes, for which the rest of the file must have room."""
         if count * each > self._size - self._file.tell():
             raise _Damaged(f"its header says {count:,} where {self._size - self._file.tell():,} bytes are left")
         return count

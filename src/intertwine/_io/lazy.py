@@ -1,4 +1,4 @@
-"""State dicts of any size and origin as one lazy mapping: a tensor is made, or read from disk, when it is asked for."""
+"""State dicts of any size and origin as one lazy mapping: a tensor is made, or read from disk, on request."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -23,11 +23,11 @@ State: TypeAlias = Mapping[str, Tensor]
 
 
 class LazyState(Mapping[str, Tensor]):
-    """Tensors by name, each made anew whenever it is asked for.
+    """Tensors by name, each made anew on every request.
 
     Args:
-        make: What makes each.
-        folders: Folders that they are read from, which nothing may be written into.
+        make: Functions that make the tensors.
+        folders: Folders from which they are read, into which nothing may be written.
     """
 
     def __init__(self, make: Mapping[str, Callable[[], Tensor]], folders: frozenset[Path] = frozenset()) -> None:
@@ -47,7 +47,7 @@ class LazyState(Mapping[str, Tensor]):
 
     @classmethod
     def renamed(cls, state: Mapping[str, Tensor], names: Mapping[str, str]) -> "LazyState":
-        """Tensors of a state dict under other names: new names to its own."""
+        """Tensors of a state dict under other names; ``names`` maps new names to its own."""
         return cls({new: partial(state.__getitem__, old) for new, old in names.items()}, folders_of(state))
 
     @classmethod
@@ -61,10 +61,10 @@ class StoredState(LazyState):
 
     Args:
         path: ``*.safetensors.index.json``, a single ``.safetensors`` file, a folder with either, or a ``.gguf`` file,
-            whose tensors are dequantised. Of tied tensors kept under one name (``save_model``), all names are there.
+            whose tensors are dequantised. Tied tensors kept under one name (``save_model``) are there under all names.
 
     Attributes:
-        files: Name of each tensor to the file that holds it.
+        files: File that holds each tensor, by name.
 
     Raises:
         CheckpointError: If files are missing or damaged, or the index disagrees with them.
@@ -93,7 +93,7 @@ class StoredState(LazyState):
         return {name: self[name] for name in self}
 
     def headers(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Name of each tensor to its shape and type; tensors are not read."""
+        """Shape and type of each tensor by name; tensors are not read."""
         from safetensors import safe_open
 
         found = {name: (tensor.shape, tensor.dtype) for name, tensor in self._stored.items()}
@@ -112,7 +112,7 @@ def folders_of(state: Mapping[str, Tensor]) -> frozenset[Path]:
 
 
 def headers_of(state: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Name of each tensor to its shape and type, from disk without reading it where that is possible."""
+    """Shape and type of each tensor by name; where possible, tensors are not read from disk."""
     if isinstance(state, StoredState):
         return state.headers()
     return {name: (tuple(x.shape), x.dtype) for name, x in state.items()}
@@ -127,11 +127,11 @@ def write_shards(target: str | Path, state: Mapping[str, Tensor], shard_bytes: i
         shard_bytes: Largest size of a shard; one tensor may be larger.
 
     Returns:
-        The index that was written, last: a folder without it is incomplete.
+        The index, which is written last: a folder without it is incomplete.
 
     Raises:
         ValueError: If ``target`` holds what the tensors are read from, or weights in one file, which readers would take
-            for the model's; or ``shard_bytes`` is not positive.
+            for the model's; or if ``shard_bytes`` is not positive.
     """
     target = Path(target)
     if target.resolve() in folders_of(state):
@@ -175,7 +175,7 @@ def no_weights(folder: Path) -> CheckpointError:
 
 
 def _indexed(path: Path) -> tuple[dict[str, Path], Any]:
-    """Files of tensors by name, as an index has them, and its metadata."""
+    """Files of tensors by name, as an index gives them, and its metadata."""
     index = json_of(path, "index", CheckpointError)
     table = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(table, dict) or not table:
@@ -214,7 +214,7 @@ def _found(path: Path) -> Path:
 
 
 def _names(path: Path) -> tuple[dict[str, Path], Any]:
-    """The file by the name of each of its tensors, and its metadata."""
+    """The file under the name of each of its tensors, and its metadata."""
     from safetensors import SafetensorError, safe_open
 
     regular_file(path, "shard", CheckpointError)

@@ -1,4 +1,4 @@
-"""Locks that end with their process, and temporary files that the next process finds and removes if they outlive it."""
+"""Locks that end with their process, and temporary files that the next process removes if they outlive their own."""
 
 import contextlib
 import os
@@ -22,9 +22,9 @@ class BusyError(IntertwineError, RuntimeError):
 
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Hold a folder, or a file that is there for the purpose, until the block or this process ends, however it ends.
+    """Hold a folder, or a file that exists for the purpose, until the block or this process ends, however it ends.
 
-    A folder is held without leaving anything in it; a file that is made for this is removed again.
+    A folder is held without leaving anything in it; a file that is created for this is removed again.
 
     Raises:
         BusyError: If another process, or another block of this one, holds it.
@@ -44,23 +44,23 @@ def hold(path: Path) -> Iterator[None]:
 
 
 def _opened(path: Path) -> int | None:
-    """The folder, or the file, made if need be; ``None`` where folders cannot be opened: there the user sees to it."""
+    """The opened folder, or file, created if need be; ``None`` where folders cannot be opened: users see to it."""
     if not path.is_dir():
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     return os.open(path, os.O_RDONLY) if os.name == "posix" else None
 
 
 class Scratch:
-    """A temporary file or folder: its name says whose it is, and a lock that it is still in use.
+    """A temporary file or folder: its name says who owns it, and a lock says that it is still in use.
 
     Args:
-        folder: Where it shall be.
-        name: What its name begins with.
-        suffix: What its name ends with.
-        directory: Whether a folder is wanted.
+        folder: Where to create it.
+        name: Beginning of its name.
+        suffix: End of its name.
+        directory: Whether to create a folder.
 
     Attributes:
-        path: Where it is.
+        path: Its path.
     """
 
     def __init__(self, folder: str | Path | None, name: str, suffix: str = "", directory: bool = False) -> None:
@@ -84,7 +84,7 @@ class Scratch:
 
 
 def sweep(folder: str | Path | None) -> list[Path]:
-    """Remove what processes that are gone left in a folder: their temporary files and folders, and nobody else's."""
+    """Remove the temporary files and folders that dead processes left in a folder, and nobody else's."""
     place, removed = Path(tempfile.gettempdir() if folder is None else folder), []
     for entry in os.scandir(place):
         found = _PATTERN.match(entry.name) if _MARK in entry.name else None
@@ -99,13 +99,13 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # there is one, of another user
+    except OSError:  # it exists, and belongs to another user
         return True
     return True
 
 
 def _abandoned(path: Path) -> bool:
-    """Whether nobody holds it: the process may run elsewhere, behind a shared folder."""
+    """Whether nobody holds it: its process may run on another machine, behind a shared folder."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     except OSError:
@@ -117,7 +117,7 @@ def _abandoned(path: Path) -> bool:
 
 
 def _taken(handle: int) -> bool:
-    """Whether the lock of an open file could be taken; without locks, as on Windows, the user sees to it."""
+    """Whether the lock of an open file could be taken; without locks, as on Windows, users take care."""
     try:
         import fcntl
     except ImportError:

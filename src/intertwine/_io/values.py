@@ -19,12 +19,12 @@ def write_value(path: Path, value: Any) -> Path:
     """Write a dataclass, atomically.
 
     Args:
-        path: Ends in ``.json`` or ``.safetensors``. JSON has the tensors of fields marked ``APART`` in a file of the
-            same name with the suffix ``.safetensors``.
+        path: Ends in ``.json`` or ``.safetensors``. For JSON, the tensors of fields marked ``APART`` go into a file of
+            the same name with the suffix ``.safetensors``.
         value: The dataclass.
 
     Raises:
-        ValueError: If the suffix is another.
+        ValueError: If ``path`` has another suffix.
     """
     if path.suffix not in (".json", ".safetensors"):
         raise ValueError(f"path must end in .json or .safetensors. Got {str(path)!r}.")
@@ -39,7 +39,7 @@ def write_value(path: Path, value: Any) -> Path:
 
 
 def kind_in(path: Path, name: str = "path") -> Any:
-    """What a file says that it holds: the kind of its value if ``write_value`` wrote it."""
+    """Kind of value that a file says it holds, if ``write_value`` wrote it."""
     if path.suffix == ".safetensors":
         return str(_open(path)[1].get("kind")).removeprefix("intertwine.")
     data = json_of(path, name)
@@ -50,12 +50,12 @@ def read_value(path: Path, kind: type[T]) -> T:
     """Read what ``write_value`` wrote.
 
     Args:
-        path: The file. Where tensors were written beside it and are gone, their fields have their defaults.
+        path: The file. Fields whose tensors were written beside it and are gone take their defaults.
         kind: The dataclass.
 
     Raises:
         CheckpointError: If a safetensors file is missing or damaged, or holds something else.
-        ValueError: If a JSON file is or does.
+        ValueError: If a JSON file is missing or damaged, or holds something else.
     """  # noqa: DOC502 - by its kind
     error = ValueError if path.suffix == ".json" else CheckpointError
     tensors: dict[str, Tensor] = {}

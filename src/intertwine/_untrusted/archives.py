@@ -1,4 +1,4 @@
-"""Archives of others: what they will unpack to is known, or limited, before it is unpacked."""
+"""Untrusted archives: what they will unpack to is known, or limited, before they are unpacked."""
 
 import gzip
 import io
@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Header:
-    """What an array in an archive says of itself."""
+    """What an array in an archive says about itself."""
 
     shape: tuple[int, ...]  # Its shape
     dtype: np.dtype[Any]  # Type of its entries
@@ -52,7 +52,7 @@ def _header(stream: IO[bytes]) -> Header:
 
 
 class _Limited(io.RawIOBase):
-    """The bytes of a stream, of which no more than so many may be read."""
+    """The bytes of a stream, of which only a limited number may be read."""
 
     def __init__(self, stream: IO[bytes], most: int) -> None:
         self._stream, self._left, self._most = stream, most, most
@@ -72,10 +72,10 @@ class _Limited(io.RawIOBase):
 
 @contextmanager
 def limited_stream(path: Path, most: int) -> Iterator[IO[bytes]]:
-    """A file, unpacked if it is gzip's, that ends with an error after so many bytes.
+    """A file, unpacked if it is gzipped, that raises an error after so many bytes.
 
     Yields:
-        The stream; reading beyond them raises ``ValueError``.
+        The stream; reading beyond these bytes raises ``ValueError``.
     """
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"

@@ -1,4 +1,4 @@
-"""Checkpoints and directories of others, looked at before anything heavy is imported."""
+"""Untrusted checkpoints and directories, inspected before anything heavy is imported."""
 
 import json
 import os
@@ -13,33 +13,33 @@ from ..errors import CheckpointError
 HF = "hf:"
 SETTINGS = ("config.json", "adapter_config.json")  # one of them makes a directory a model
 
-_SMALL = 1000  # bytes; a pointer has fewer
-_HEADER = 100_000_000  # bytes at most, as the format has it
-_QUICK = 1 << 28  # bytes of weights that are looked through at once; larger ones are when they are read
+_SMALL = 1000  # bytes; a pointer file has fewer
+_HEADER = 100_000_000  # most bytes of a header, by the format
+_QUICK = 1 << 28  # bytes of weights checked at once; larger ones are checked when read
 _POINTER = b"version https://git-lfs"
-_STARTS = (b"PK", b"\x80", b"GG")  # of an archive and of a pickle, as torch writes them, and of GGUF
-# Bits of the exponent, all set in NaN and infinities, of the kinds that have one.
+_STARTS = (b"PK", b"\x80", b"GG")  # first bytes of archives and pickles, as torch writes them, and of GGUF
+# Exponent bits, all set in NaN and infinities, of the types that have them.
 _EXPONENTS = {"F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F32": ("<u4", 0x7F80_0000), "F64": ("<u8", 0x7FF << 52)}
-_WEIGHTS = (".weight", ".bias")  # ends of names; a buffer may well hold infinities, such as the mask of an attention
+_WEIGHTS = (".weight", ".bias")  # ends of names; a buffer may hold infinities, such as an attention mask
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _FILE_ENDS = (".safetensors", ".gguf", ".pt", ".pth", ".bin", ".json", ".ckpt", ".npz", ".yml", ".yaml")
 
 
 def existing(what: str, path: Path, error: type[ValueError] = ValueError, kind: str = "file") -> None:
-    """Refuse a path where nothing is.
+    """Refuse a path where nothing exists.
 
     Raises:
-        ValueError: If nothing is; the message has a near name.
+        ValueError: If nothing exists there; the message suggests a similar name.
     """  # noqa: DOC502 - or a subclass
     if not path.exists():
         raise error(f"{what} must be an existing {kind}. Got {str(path)!r}.{_near(path)}")
 
 
 def check_checkpoint(path: Path) -> None:
-    """Refuse what is no checkpoint: a file or an index of shards, or a directory of transformers or peft.
+    """Refuse what is not a checkpoint: a file or an index of shards, or a directory of transformers or peft.
 
     Raises:
-        CheckpointError: If it is missing, of another kind, cut off, or holds NaN.
+        CheckpointError: If it is missing, of another kind, truncated, or holds NaN.
     """
     if not path.exists():
         raise CheckpointError(f"checkpoint must be an existing file. Got {str(path)!r}.{_near(path) or hub(str(path))}")
@@ -66,7 +66,7 @@ def check_checkpoint(path: Path) -> None:
 
 
 def _check_shards(index: Path) -> None:
-    """Refuse an index whose shards are not all here; one that does not read is refused when it is read."""
+    """Refuse an index whose shards are not all here; one that cannot be read is refused when it is read."""
     try:
         named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         missing = [name for name in named if not (index.parent / name).exists()]
@@ -80,11 +80,11 @@ def _check_shards(index: Path) -> None:
 
 
 def hub(name: str, always: bool = False) -> str:
-    """What to do about a name that may be one of the Hugging Face hub: the end of an error, or nothing.
+    """Advice on a name that may be one of the Hugging Face hub: the end of an error, or nothing.
 
     Args:
-        name: What was given.
-        always: Also where it reads like a file's.
+        name: The name that was given.
+        always: Whether to advise even if it looks like the name of a file.
     """
     if not _HUB_NAME.fullmatch(name) or (not always and name.endswith(_FILE_ENDS)):
         return " Nothing is downloaded: save the model there first with save_pretrained()." if always else ""
@@ -106,7 +106,7 @@ def _near(path: Path) -> str:
 
 
 def _header(path: Path) -> dict[str, dict[str, Any]]:
-    """Tensors of safetensors by their header (its length, then JSON, then the tensors): kind, shape, and place."""
+    """Tensors of safetensors by their header (its length, then JSON, then the tensors): kind, shape, and position."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -132,7 +132,7 @@ def _header(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def not_finite(name: str, path: Path) -> CheckpointError:
-    """The error of a tensor that holds NaN or infinity."""
+    """Error for a tensor that holds NaN or infinity."""
     return CheckpointError(
         f"checkpoint must hold finite weights. Got NaN or infinity in {name} of {str(path)!r}. Take a checkpoint from "
         "before the training diverged."
@@ -140,7 +140,7 @@ def not_finite(name: str, path: Path) -> CheckpointError:
 
 
 def unnamed(path: Path) -> CheckpointError:
-    """The error of weights of which nothing says the model."""
+    """Error for weights without anything that names their model."""
     return CheckpointError(
         f"--model must be given where no card lies beside the weights. Got none for {str(path)!r}. "
         "Say --model resnet20, or --model package.module:factory."

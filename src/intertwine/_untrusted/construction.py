@@ -1,4 +1,4 @@
-"""Building a model of others' settings: stopped when it grows beyond what can be, before memory is taken."""
+"""Building a model from untrusted settings: stopped when it grows too large, before memory is taken."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ from ..errors import CheckpointError
 
 @contextmanager
 def limited_construction(name: str, most: int = 300_000) -> Iterator[None]:
-    """Stop what is built inside as soon as its tensors exceed the free memory, or its modules all reason.
+    """Stop what is built in the block as soon as its tensors exceed the free memory, or its modules all reason.
 
     Layers ask for memory and fill it later, after they have registered their parameters; on the meta device they never
-    do. The sum is made as they register.
+    do. So the sum is taken as they register.
 
     Args:
-        name: What is built, in messages.
-        most: Modules and tensors that it may have; a network of 10,000 layers has fewer than 300,000.
+        name: Name of what is built, in messages.
+        most: Most modules and tensors that it may have; a network of 10,000 layers has fewer than 300,000.
 
     Raises:
         CheckpointError: If it is too large.

@@ -1,4 +1,4 @@
-"""Files of others: of the right kind, where they should be, and of a size that can be read."""
+"""Untrusted files: of the right kind, in the right place, and of a size that can be read."""
 
 import json
 import stat
@@ -8,11 +8,11 @@ from typing import Any
 
 from .._memory import check_fits
 
-_JSON_COST = 12  # bytes of Python's objects for each byte of JSON, roughly
+_JSON_COST = 12  # bytes of Python objects for each byte of JSON, roughly
 
 
 def regular_file(path: str | Path, name: str, error: type[Exception] = ValueError) -> Path:
-    """Refuse what is no plain file: a pipe or a device would be waited for, or read without end.
+    """Refuse what is not a plain file: a pipe or a device would be waited for, or read without end.
 
     Returns:
         ``path`` as a ``Path``.
@@ -25,7 +25,7 @@ def regular_file(path: str | Path, name: str, error: type[Exception] = ValueErro
 
 
 def kind_of(path: Path) -> str:
-    """What lies at a path, in words; nothing where nothing lies."""
+    """What exists at a path, in words; empty if nothing does."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # nothing, a link to nothing, or no path at all
@@ -35,7 +35,7 @@ def kind_of(path: Path) -> str:
 
 
 def within(folder: Path, name: object, what: str, error: type[Exception] = ValueError) -> Path:
-    """The file that an index, a table or a list of others names: it must lie in the folder, links followed.
+    """The file named by an untrusted index, table or list: it must lie in the folder, links followed.
 
     The links of a Hugging Face cache, ``snapshots/REVISION/FILE`` to ``blobs``, stay within it.
     """
@@ -51,7 +51,7 @@ def within(folder: Path, name: object, what: str, error: type[Exception] = Value
 
 
 def json_of(path: str | Path, name: str, error: type[Exception] = ValueError) -> Any:
-    """Read a JSON file of others: it may be of any content, but not of any size or depth."""
+    """Read an untrusted JSON file: it may have any content, but not any size or depth."""
     path = regular_file(path, name, error)
     size = path.stat().st_size
     check_fits(_JSON_COST * size, name, f"a file of {size:,} bytes", "Check that it is the right file.", error=error)
@@ -75,17 +75,17 @@ _WORDS: dict[Any, str] = {
 
 
 def check_fields(value: Any, kinds: Any, name: str, error: type[Exception] = ValueError) -> None:
-    """Refuse JSON of others that is not of the kinds that its reader knows what to do with.
+    """Refuse untrusted JSON that is not of the kinds that its reader can handle.
 
     Args:
-        value: What was read.
+        value: The value that was read.
         kinds: A type; ``None`` for what may be left out; a tuple of alternatives; a list of one, for a list of those; a
             mapping, for an object with these fields and any others.
-        name: What it is called in messages; one that ends in a space stands before the names of its fields.
-        error: Kind of error.
+        name: Its name in messages; one that ends in a space stands before the names of its fields.
+        error: Class of the error.
 
     Raises:
-        ValueError: If it is not; the message has the place of the first that is of another kind.
+        ValueError: If it is not; the message gives the first place of another kind.
     """  # noqa: DOC502 - or a subclass
     options = kinds if isinstance(kinds, tuple) else (kinds,)
     for option in options:

@@ -1,10 +1,10 @@
-"""Text of others on a screen: nothing in it moves the cursor, changes colours or turns the direction of writing."""
+"""Untrusted text on a screen: nothing in it moves the cursor, changes colours or turns the direction of writing."""
 
 import json
 import re
 
-# What a terminal obeys (controls of both ranges), what turns the direction of writing or joins letters unseen, what
-# breaks lines though it is no line feed, and halves of characters, which cannot be written at all.
+# What a terminal obeys (controls of both ranges), what turns the direction of writing or joins letters invisibly, what
+# breaks lines without being a line feed, and halves of characters, which cannot be written at all.
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
     r"|[\U000e0000-\U000e007f]"
@@ -13,10 +13,10 @@ _LONGEST = 2000  # characters: a screen of 25 lines
 
 
 def printable(text: str) -> str:
-    r"""Text with everything that a terminal or a page would obey written as its number.
+    r"""Text in which everything that a terminal or a page would obey is written as its number.
 
     Returns:
-        The same text where it holds only letters, signs and spaces.
+        The same text if it holds only letters, signs and spaces.
 
     Examples:
         >>> printable("a\x1b[31mb")
@@ -34,7 +34,7 @@ def printable_json(text: str, shown: bool = False) -> str:
 
     Args:
         text: JSON.
-        shown: Whether the escapes themselves are to be seen where it is read; otherwise it reads as before.
+        shown: Whether the escapes themselves are to be seen by whoever reads it; otherwise it reads as before.
 
     Examples:
         >>> json.loads(printable_json('"a\u202eb"')) == "a\u202eb"
@@ -46,7 +46,7 @@ def printable_json(text: str, shown: bool = False) -> str:
 
 
 def on_one_screen(text: str) -> str:
-    """Text that fits on a screen: the middle of a longer one is left out, and how much of it is said.
+    """Text that fits on a screen: the middle of a longer one is left out, with a note of how much.
 
     Examples:
         >>> len(on_one_screen("x" * 10**6)) < 2100

@@ -1,4 +1,4 @@
-"""Tensors of others: no larger than the file that holds them, and of the kind that the model has."""
+"""Untrusted tensors: no larger than the file that holds them, and of the kind that the model has."""
 
 import zipfile
 from collections.abc import Mapping
@@ -11,20 +11,20 @@ from .._memory import check_fits
 from ..errors import CheckpointError
 from .files import regular_file
 
-_SMALL = 2**20  # bytes that an expanded tensor may stand for
+_SMALL = 2**20  # bytes up to which a tensor may be an expanded one
 _OF_WEIGHTS = ("weight", "bias", "gamma", "beta")
 
 
 def check_weights_file(path: str | Path) -> Path:
     """Refuse a file that would take more memory than it has bytes, or more than is free.
 
-    torch writes its archives uncompressed, so a compressed record is none of torch's.
+    torch writes its archives uncompressed, so a compressed record was not written by torch.
 
     Returns:
         ``path`` as a ``Path``.
 
     Raises:
-        CheckpointError: If it is no plain file, or too large when it is read.
+        CheckpointError: If it is not a plain file, or too large when it is read.
     """
     path = regular_file(path, "checkpoint", CheckpointError)
     size = path.stat().st_size
@@ -34,7 +34,7 @@ def check_weights_file(path: str | Path) -> Path:
             with zipfile.ZipFile(path) as archive:
                 records = archive.infolist()
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-            return path  # torch says what is wrong with it
+            return path  # torch reports what is wrong with it
         claimed = sum(record.file_size for record in records)
         if claimed > size or any(record.compress_type != zipfile.ZIP_STORED for record in records):
             raise CheckpointError(
@@ -58,7 +58,7 @@ def check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def check_kinds(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source: str) -> None:
-    """Refuse numbers that would have to change to be the model's: complex to real, whole or truth values to real.
+    """Refuse numbers whose kind would have to change to the model's: complex to real, whole or truth values to real.
 
     Precisions of one kind are cast to each other, as torch does.
 
@@ -68,7 +68,7 @@ def check_kinds(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], sou
     for name, tensor in tensors.items():
         if name in wanted:
             expected = _kind(wanted[name].dtype)
-        elif name.endswith(_OF_WEIGHTS) or tensor.is_complex():  # of another name in the file: weights all the same
+        elif name.endswith(_OF_WEIGHTS) or tensor.is_complex():  # under another name in the file: weights all the same
             expected = "real"
         else:
             continue

@@ -23,7 +23,7 @@ from ..groups.sampling import haar
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """A rotation taken apart into planes and angles.
+    """A rotation decomposed into planes and angles.
 
     ``Q = I + sum_k [(cos t_k - 1) (u_k u_k^T + v_k v_k^T) + sin t_k (v_k u_k^T - u_k v_k^T)]`` for the planes spanned
     by the orthonormal ``u_k, v_k``; powers only multiply the angles.
@@ -43,7 +43,7 @@ class Rotation:
 
     @classmethod
     def of(cls, matrix: Tensor) -> "Rotation":
-        """Take a rotation matrix apart by its real Schur form.
+        """Decompose a rotation matrix by its real Schur form.
 
         The Schur form of a rotation is block diagonal up to rounding. Its 2x2 blocks give angles; its 1x1 blocks are
         1 or -1, and the -1s, an even number of them, are paired into half turns: those planes are not unique, and any
@@ -121,7 +121,7 @@ class Arm:
         return f"{self.kind}-{self.alpha:g}-{self.seed}"
 
     def action(self, units: int, scale: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """The map on channel axis 1 of maps ``(B, U, h', w')``; changed maps come in float64."""
+        """The map on channel axis 1 of maps ``(B, U, h', w')``; changed maps are in float64."""
         generator = torch.Generator().manual_seed(self.seed)
         if self.kind == "g_relu":
             from ..groups import PositiveMonomial
@@ -140,8 +140,8 @@ class Bases:
     """The bases in which a layer is dissected.
 
     Attributes:
-        rotations: Powers ``alpha`` in [0, 1] of random rotations; 0, the basis of the network, is always done.
-        seeds: Random rotations for each power: a number of them, or their seeds.
+        rotations: Powers ``alpha`` in [0, 1] of random rotations; 0, the network's own basis, is always included.
+        seeds: Random rotations for each power: their number, or their seeds.
         g_relu: Number of random elements of G_ReLU.
 
     Raises:
@@ -168,7 +168,7 @@ class Bases:
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """Each power for each seed, the power 0 once since it is the same for all, then elements of G_ReLU."""
+        """Each power for each seed (power 0 once, as it is the same for all), then elements of G_ReLU."""
         seeds, powers = self._seeds, sorted({float(a) for a in self.rotations} - {0.0})
         return (
             Arm("rotation", 0.0, seeds[0]),

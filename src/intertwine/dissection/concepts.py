@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class ConceptBatch:
-    """Images ``(B, 3, H, W)`` from 0 to 1, labels ``(B, K, h, w)`` and ``(B, J)``, and places in the set."""
+    """Images ``(B, 3, H, W)`` from 0 to 1, labels ``(B, K, h, w)`` and ``(B, J)``, and indices in the set."""
 
     images: Tensor
     labels: Tensor
@@ -49,10 +49,10 @@ class ConceptBatch:
 
 
 class ConceptSet(ABC):
-    """Base of all concept sets: a subclass says how many images it has and reads one.
+    """Base of all concept sets: a subclass says how many images it has and reads one of them.
 
     Attributes:
-        name: For reports.
+        name: Name in reports.
         concepts: All concepts; labels index them.
         planes: Number ``K`` of pixel label planes.
         whole: Number ``J`` of labels for the whole image.
@@ -73,7 +73,7 @@ class ConceptSet(ABC):
 
     @cached_property
     def categories(self) -> tuple[str, ...]:
-        """The categories in the order in which concepts name them."""
+        """Categories, in the order in which concepts name them."""
         return tuple(dict.fromkeys(c.category for c in self.concepts))
 
     @cached_property
@@ -198,7 +198,7 @@ class TensorConcepts(ConceptSet):
 COLOURS = ("black", "white", "grey", "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown")
 _BLACK, _WHITE, _GREY, _RED, _ORANGE, _YELLOW, _GREEN, _BLUE, _PURPLE, _PINK, _BROWN = range(len(COLOURS))
 _DARKEST, _PALEST, _BRIGHTEST, _BROWN_BELOW = 0.2, 0.18, 0.85, 0.6
-# hue in degrees up to which a saturated pixel has the colour; beyond the last it is red again
+# hue in degrees up to which a saturated pixel has the colour; beyond the last hue it is red again
 _HUES = ((15, _RED), (45, _ORANGE), (70, _YELLOW), (165, _GREEN), (255, _BLUE), (300, _PURPLE), (345, _PINK))
 
 
@@ -235,7 +235,7 @@ def name_colours(image: Tensor) -> Tensor:
 
 
 class WithColours(ConceptSet):
-    """A concept set with one more plane: the colour of every pixel, from the image; a ``ValueError`` if it has one."""
+    """A concept set with one more plane: the colour of every pixel, from the image; ``ValueError`` if it has one."""
 
     def __init__(self, base: ConceptSet) -> None:
         if "colour" in base.categories:

@@ -1,4 +1,4 @@
-"""Network dissection of one layer in its own basis, in rotated bases, and under its symmetry group; pictures of it."""
+"""Network dissection of one layer in its own basis, in rotated bases, and under its symmetry group; with pictures."""
 
 import base64
 import io
@@ -34,7 +34,7 @@ class TopImages:
         self._image = torch.full((units, keep), -1, dtype=torch.long)
 
     def update(self, batch: LabelledMaps) -> None:
-        """Take in the maps of a batch."""
+        """Include the maps of a batch."""
         score = batch.maps.double().amax((2, 3)).T.cpu()
         image = torch.tensor(batch.index).expand_as(score)
         both, images = torch.cat([self._score, score], 1), torch.cat([self._image, image], 1)
@@ -42,7 +42,7 @@ class TopImages:
         self._image = images.gather(1, place)
 
     def of(self, unit: int) -> list[int]:
-        """Places of the unit's images in the set, the largest activation first."""
+        """Indices of the unit's images in the set, the largest activation first."""
         return [i for i in self._image[unit].tolist() if i >= 0]
 
 
@@ -96,7 +96,7 @@ def draw_outline(image: Tensor, mask: Tensor) -> str:
 __all__ = ["dissect"]
 
 CRITERION, MAPS = Criterion(), Maps()
-_THRESHOLDS = 2**28  # bytes for the largest values of units, where less is given for maps
+_THRESHOLDS = 2**28  # bytes for the largest values of units, if less is given for maps
 
 
 @of_networks("model")
@@ -116,13 +116,13 @@ def dissect(
 
     A unit is a channel that is not constant over the data. Its mask in an image is where its map, upsampled bilinearly
     to the labels, exceeds the unit's threshold: the value that a share ``quantile`` of all its values over the data set
-    exceeds. The unit's concept is the one with the largest intersection over union; with more than ``iou``, it is a
-    detector of it.
+    exceeds. The unit's concept is the one with the largest intersection over union; with more than ``iou``, the unit is
+    a detector of it.
 
     The same is done after ``maps -> Q^alpha maps`` for random rotations ``Q`` of the channels. If the activation makes
-    its basis special, detectors become fewer with ``alpha``; if the layer has no activation, there is no reason for
-    that. Random elements of G_ReLU (permutations with positive scales) are run beside them: since thresholds are
-    computed anew, every finding must stay exactly the same. That is an identity and a check of the code, not evidence.
+    the layer's basis special, detectors become fewer with ``alpha``; without an activation, there is no reason for
+    that. Random elements of G_ReLU (permutations with positive scales) are run as well: since thresholds are computed
+    anew, every finding must stay exactly the same. That is an identity and a check of the code, not evidence.
 
     Args:
         model: Any module.
@@ -132,11 +132,11 @@ def dissect(
         criterion: Quantile of a unit's threshold, and when it is a detector.
         maps: How the layer's maps are read: transform of the images, batches, memory, device.
         pictures: Number of best units to show for the lowest, the middle and the highest power; 0 for none.
-        resume: A folder where each basis is saved when it is done; a second call with the same arguments goes on there.
-        progress: Whether to show how far the work is.
+        resume: Folder in which each finished basis is saved; a second call with the same arguments continues there.
+        progress: Whether to show progress.
 
     Raises:
-        TypeError: If the concepts are no concept set, or ``bases`` no Bases.
+        TypeError: If the concepts are not a concept set, or ``bases`` is not a ``Bases``.
 
     Examples:
         >>> from intertwine.dissection import Bases, TensorConcepts
@@ -204,7 +204,7 @@ def dissect(
 def _one_basis(
     stream: MapStream, arm: Arm, action: Callable[[Tensor], Tensor], quantile: float, count: int, pictures: int
 ) -> tuple[ArmResult, tuple[Picture, ...]]:
-    """Thresholds from ``count`` values of each unit, then overlaps, of all units in one basis."""
+    """Thresholds from ``count`` values of each unit, then overlaps, for all units in one basis."""
     values = lambda: (values_of(action(batch.maps)) for batch in stream)
     found = top_thresholds(values, quantile, count, max(stream.memory, _THRESHOLDS))
     tally, images = Tally(stream.concepts, found), TopImages(len(found))
@@ -223,7 +223,7 @@ def _one_basis(
 def _look(
     stream: MapStream, empty: str, progress: bool | None
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], Tensor, int]:
-    """Channels that vary, those that do not, pixel shares of concepts, root mean squares and values of channels."""
+    """Channels that vary, channels that do not, pixel shares of concepts, root mean squares and values of channels."""
     data = stream.concepts
     area, whole = torch.zeros(len(data.concepts)).long(), torch.zeros(len(data.categories)).long()
     low = high = torch.empty(0)

@@ -21,9 +21,9 @@ class Criterion:
     Attributes:
         quantile: Share of a unit's values above its threshold.
         iou: Intersection over union above which a unit is a detector.
-        standardise: Divide every channel by its root mean square before rotating. The scales of channels after a ReLU
-            are free under the symmetry group, and a rotation mixes them: only with this does the result not depend on
-            them. The papers rotate channels as they are.
+        standardise: Divide every channel by its root mean square before rotating. The scales of channels behind a ReLU
+            are free under the symmetry group, and a rotation mixes them: only with this option is the result
+            independent of them. The papers rotate channels as they are.
         empty: What to do about concepts that no pixel carries: refuse, or leave them out with a note.
 
     Raises:
@@ -51,11 +51,11 @@ class Maps:
     Attributes:
         transform: Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input, such as a normalisation; ``None``
             passes them as they are.
-        channel_dim: Channel axis of the features, 1 or -1; ``None`` asks ``intertwine.features``.
+        channel_dim: Channel axis of the features, 1 or -1; ``None`` takes the guess of ``intertwine.features``.
         grid: Rows and columns of patches, for tokens that do not form a grid of the image's shape.
         batch_size: Images in a batch.
         memory: Bytes that maps and labels may take; beyond it the model runs again for every basis.
-        device: Where the model's inputs go; ``None`` for where the model is.
+        device: Device of the model's inputs; ``None`` for the model's own.
 
     Raises:
         ValueError: If the batch size is less than 1.
@@ -75,7 +75,7 @@ class Maps:
 
 @dataclass(frozen=True, eq=False)
 class LabelledMaps:
-    """Maps ``(B, U, h', w')`` of images, labels ``(B, K, h, w)`` and ``(B, J)``, -1 for none, and places in the set."""
+    """Maps ``(B, U, h', w')`` of images, labels ``(B, K, h, w)`` and ``(B, J)`` (-1: none), and indices in the set."""
 
     maps: Tensor
     labels: Tensor
@@ -88,8 +88,8 @@ def as_maps(
 ) -> Tensor:
     """Features ``(N, C, h', w')``, ``(N, h', w', C)`` or tokens ``(N, T, C)`` as maps of units, ``(N, U, h', w')``.
 
-    Of tokens, ``grid`` is the rows and columns of patches; ``None`` finds the grid that has the shape of the image
-    ``(H, W)`` and ``T`` or ``T - 1`` patches (one class token). Where ``T`` is larger, the first tokens are left out.
+    For tokens, ``grid`` is the rows and columns of patches; ``None`` finds the grid with the shape of the image ``(H,
+    W)`` and ``T`` or ``T - 1`` patches (one class token). If ``T`` is larger, the first tokens are left out.
 
     Raises:
         ValueError: If the features have no spatial axes, or the grid cannot be found or does not fit.
@@ -124,7 +124,7 @@ def _find_grid(tokens: int, image_size: tuple[int, int], layer: str) -> tuple[in
 
 
 def given(model: nn.Module, images: Tensor, maps: Maps) -> Any:
-    """What a model is given for images: transformed, real numbers in the type of its weights."""
+    """Input of a model for images: transformed, with real numbers in the type of its weights."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     inputs = images if maps.transform is None else maps.transform(images)
     return map_tensors(inputs, lambda x: x.to(dtype) if x.is_floating_point() else x)
@@ -166,7 +166,7 @@ class MapStream:
         return replace(batch, maps=batch.maps[:, self._channels.to(batch.maps.device)])
 
     def keep(self, channels: Sequence[int]) -> None:
-        """From now on, give these channels only."""
+        """Give only these channels from now on."""
         self._channels = torch.tensor(channels, dtype=torch.long)
         if self._kept is not None:
             self._kept = [self._chosen(batch) for batch in self._kept]
@@ -185,7 +185,7 @@ class MapStream:
                 channel_dim = tapped.points[0].channel_dim if self._maps.channel_dim is None else self._maps.channel_dim
                 size = (batch.images.shape[-2], batch.images.shape[-1])
                 maps = as_maps(features, channel_dim, self._maps.grid, size, self.layer)
-                maps = maps.float() if maps.element_size() < 4 else maps  # sorting on a CPU knows no half precision
+                maps = maps.float() if maps.element_size() < 4 else maps  # sorting on a CPU has no half precision
                 where = torch.device("cpu") if maps.device.type == "mps" else maps.device  # MPS has no float64
                 labels, whole = batch.labels.to(where, smallest), batch.image_labels.to(where)
                 yield self._chosen(LabelledMaps(maps.to(where).contiguous(), labels, whole, batch.index))

@@ -5,15 +5,15 @@ For unit ``k`` and concept ``c`` over a data set,
     IoU[k, c] = sum_x |M_k(x) and L_c(x)| / sum_x |M_k(x) or L_c(x)|,      M_k(x) = [upsampled map of k at x > T_k],
 
 both sums over the images that have at least one label of ``c``'s category (Bau et al. 2017, section 2.2): sets like
-Broden label only some images for each category. Per image, intersections are one matrix product: masks ``(U, P)`` times
-one-hot labels ``(P, C)`` over ``P`` pixels. Two exact savings make the product small: bilinear interpolation never
-exceeds its map, so units whose map stays below the threshold have an empty mask and are left out; and only concepts
-that occur in an image get a column.
+Broden label only some images for each category. For each image, intersections are one matrix product: masks ``(U, P)``
+times one-hot labels ``(P, C)`` over ``P`` pixels. Two exact savings make the product small: bilinear interpolation
+never exceeds its map, so units whose map stays below the threshold have an empty mask and are left out; and only
+concepts that occur in an image get a column.
 
 The threshold of a unit at level ``q`` is its value number ``floor(q n)`` in falling order, counted from 0: at most a
-share ``q`` of its ``n`` values lies above. Being an order statistic, it moves with every rising map of the unit, such
-as a positive factor, and does not depend on an interpolation rule. Only the ``floor(q n) + 1`` largest values matter, a
-small share of the stream; where they do not fit the memory, units are taken in groups, one pass for each.
+share ``q`` of its ``n`` values lies above. As an order statistic it follows every increasing map of the unit, such as a
+positive factor, and does not depend on an interpolation rule. Only the ``floor(q n) + 1`` largest values matter, a
+small share of the stream; if they do not fit in memory, units are taken in groups, one pass for each.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ _GATHERED = 4096  # values of a unit that are gathered before the largest are pi
 def top_thresholds(stream: Callable[[], Iterable[Tensor]], q: float, count: int, memory: int = 2**30) -> Tensor:
     """The value of every unit that a share ``q`` of its ``count`` values exceeds, ``(U,)``.
 
-    The stream is called for each pass and gives tensors ``(U, m)``, the same values each time; ``memory`` is in bytes.
+    ``stream`` is called for each pass and gives tensors ``(U, m)``, the same values each time; ``memory`` is in bytes.
 
     Raises:
         ValueError: If the share is not in (0, 1), a value is not finite, or the stream holds another number of them.
@@ -79,11 +79,11 @@ _MARGIN = 2.0**-30
 
 
 class Tally:
-    """Running counts of pixels for ``U`` units, on where upsampled maps exceed ``thresholds``, and the ``C`` concepts.
+    """Running counts of pixels where upsampled maps of ``U`` units exceed ``thresholds``, and of the ``C`` concepts.
 
-    They exceed them by a relative margin of 2^-30, between the resolutions of float32 and float64: interpolation rounds
-    and must not push a value that equals the threshold over it. Masks of a chunk of images take ``memory`` bytes, by
-    default 16 MB on a CPU, whose caches they then nearly fit (twice as fast as 256 MB), and 256 MB elsewhere.
+    They must exceed them by a relative margin of 2^-30, between the resolutions of float32 and float64, so that
+    rounding in the interpolation cannot push a value equal to the threshold over it. Masks of a chunk of images take
+    ``memory`` bytes, by default 16 MB on a CPU, to nearly fit in its caches (twice as fast as 256 MB), else 256 MB.
     """
 
     def __init__(self, concepts: ConceptSet, thresholds: Tensor, memory: int | None = None) -> None:

@@ -1,13 +1,13 @@
-"""Privileged bases: the symmetry group's prediction beside the measurement by dissection.
+"""Privileged bases: the symmetry group's prediction compared with the measurement by dissection.
 
 If the group mixes the channels of a layer by general linear or orthogonal maps, nothing tells their basis from any
-other, and a rotation should leave as many detectors. If it only permutes, rescales and flips channels, the basis means
-something up to those. Which of the two holds is read off the representation of the group on the layer's channels
+other, and a rotation should leave as many detectors. If it only permutes, rescales and flips channels, the basis is
+meaningful up to those. Which of the two holds is read off the representation of the group on the layer's channels
 (``Symmetry.features``).
 
 The paper argues from the activation alone (paper 1, section 6). The group of the architecture can be smaller: batch
-norm after a convolution lets permutations, scales and signs through and no other linear map, so that a residual stream
-without ReLU is still tied to its channels where batch norm writes to it.
+norm after a convolution passes permutations, scales and signs, and no other linear map, so a residual stream without
+ReLU is still tied to its channels where batch norm writes to it.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -35,9 +35,9 @@ class SpaceBasis:
 
     Args:
         space: Its name in the symmetry.
-        group: Its group in symbols.
+        group: Its group, in symbols.
         layer: The layer that was dissected: the last activation that carries the space, or else the last layer.
-        prediction: What the group says of the layer's basis.
+        prediction: What the group says about the layer's basis.
         privileged: Whether it says that the basis is special.
         units: Channels of the layer.
         own: Detectors in the network's own basis.
@@ -61,7 +61,7 @@ class SpaceBasis:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether special bases lose detectors and others do not; ``None`` where the measurement is undecided."""
+        """Whether special bases lose detectors and others do not; ``None`` if the measurement is undecided."""
         if self.trend == "undecided":
             return None
         return (self.trend == "falls") == self.privileged
@@ -74,8 +74,8 @@ class PrivilegedBases(Result):
     Args:
         model: Name of the model.
         data: Name of the concept set.
-        spaces: The spaces that some layer with maps carries.
-        without_maps: Spaces that none does.
+        spaces: The spaces carried by some layer with maps.
+        without_maps: Spaces carried by none.
     """
 
     model: str
@@ -88,7 +88,7 @@ class PrivilegedBases(Result):
         return [{**asdict(s), "agrees": s.agrees} for s in self.spaces]
 
     def summary(self) -> str:
-        """For every space what its group predicts and what was measured."""
+        """The group's prediction and the measurement for every space."""
         lines = [f"Privileged bases of {self.model} on {self.data}"]
         for s in self.spaces:
             lines.append(f"{s.layer} carries {s.space}, {s.group}")
@@ -130,7 +130,7 @@ def privileged_bases(
     maps: Maps = MAPS,
     progress: bool | None = None,
 ) -> PrivilegedBases:
-    """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds, as :func:`dissect` does it."""
+    """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds, as :func:`dissect` does."""
     from ..symmetry import symmetries
 
     model, images = unwrap(model), next(concepts.batches(2)).images

@@ -43,11 +43,11 @@ class ArmResult:
     iou: tuple[float, ...]
 
     def detectors(self, threshold: float) -> tuple[int, ...]:
-        """Places of the units whose IoU is larger than ``threshold``."""
+        """Indices of the units whose IoU exceeds ``threshold``."""
         return tuple(u for u, iou in enumerate(self.iou) if iou > threshold)
 
     def findings(self) -> list[tuple[int, float]]:
-        """Concepts and IoUs of all units without their order: what a permutation with scales must not change."""
+        """Concepts and IoUs of all units, whatever their order: what a permutation with scales must not change."""
         return sorted(zip(self.concept, self.iou))
 
 
@@ -57,11 +57,11 @@ class Picture:
 
     Args:
         arm: Name of the basis.
-        unit: The unit, by its place among the units.
+        unit: Index of the unit among the units.
         concept: Index of its best concept.
-        iou: Its IoU with it.
-        place: 0 for the image with the largest activation, then the next ones.
-        image: Place of the image in the concept set.
+        iou: Its IoU with that concept.
+        place: Rank of the image by activation: 0 for the largest, then the next ones.
+        image: Index of the image in the concept set.
         jpeg: The image with the outline of the unit's mask, as base64 of a JPEG file.
     """
 
@@ -83,7 +83,7 @@ class Count:
         alpha: Power of the rotation.
         seeds: Number of random elements counted.
         mean: Mean count.
-        low: Lower end of the 95 % interval for the mean, at least 0; equals ``mean`` where there is one count.
+        low: Lower end of the 95 % interval for the mean, at least 0; equals ``mean`` if there is only one count.
         high: Upper end.
     """
 
@@ -107,7 +107,7 @@ class Count:
     def one_more(self) -> tuple[float, float]:
         """Student's 95 % prediction interval: where the count of one more seed falls.
 
-        Counts are whole, so their standard deviation is at least one half: two or three equal ones tell little.
+        Counts are whole, so their standard deviation is taken as at least one half: two or three equal ones say little.
         """
         n = self.seeds
         if n < 2:
@@ -134,8 +134,8 @@ class Dissection(Result):
         iou_threshold: IoU above which a unit is a detector.
         arms: One result for each basis; the network's own comes first.
         pictures: The best units of a few bases.
-        notes: What a reader must know.
-        settings: How it was made: arguments, versions, and what the caller adds.
+        notes: Caveats for the reader.
+        settings: How the result was made: arguments, versions, and what the caller adds.
     """
 
     model: str
@@ -159,7 +159,7 @@ class Dissection(Result):
         return len(self.channels)
 
     def unit_name(self, arm: Arm, unit: int) -> str:
-        """What to call a unit: its channel in the network's own basis, ``direction k`` in another one."""
+        """Name of a unit: its channel in the network's own basis, ``direction k`` in another one."""
         return f"unit {self.channels[unit]}" if arm == self.own.arm else f"direction {unit}"
 
     @property
@@ -179,7 +179,7 @@ class Dissection(Result):
         return all(f == self.own.findings() for f in found) if found else None
 
     def counts(self, category: str | None = None, unique: bool = False) -> tuple[Count, ...]:
-        """Detectors for each power of the rotation, with intervals over seeds, then for G_ReLU; or of a category.
+        """Detectors for each power of the rotation, with intervals over seeds, then for G_ReLU; or those of a category.
 
         Raises:
             ValueError: If no concept has the category.
@@ -194,17 +194,17 @@ class Dissection(Result):
         return tuple(Count.over(kind, alpha, values) for (kind, alpha), values in groups.items())
 
     def powers(self, category: str | None = None, unique: bool = False) -> tuple[Count, ...]:
-        """The part of ``counts`` that belongs to the powers of the rotation, the lowest first."""
+        """The part of ``counts`` for the powers of the rotation, the lowest first."""
         return tuple(count for count in self.counts(category, unique) if count.kind == "rotation")
 
     @property
     def over_concepts(self) -> tuple[float, float]:
-        """The 95 % interval, over concepts, for how many more detectors the own basis has than the highest power.
+        """The 95 % interval, over concepts, for how many more detectors the own basis has than the highest power has.
 
         ``sum_c d_c +- t sqrt(sum_c d_c^2)`` with the differences ``d_c`` by concept, and Student's ``t`` for as many
-        concepts as either basis detects. The root is how far the sum varies where each difference could as well have
-        had the other sign. All units that detect one concept do so on the same images, with one and the same luck: a
-        difference in one concept alone has no finite interval, however many units show it.
+        concepts as either basis detects. The root measures how far the sum varies if each difference could as well have
+        had the other sign. All units that detect one concept do so on the same images, by the same luck: a difference
+        in one concept alone has no finite interval, however many units show it.
         """
         alpha = self.powers()[-1].alpha
         rotated = [a for a in self.arms if (a.arm.kind, a.arm.alpha) == ("rotation", alpha)]
@@ -218,12 +218,12 @@ class Dissection(Result):
 
     @property
     def trend(self) -> Literal["falls", "rises", "undecided"]:
-        """How detectors at the highest power compare with the network's own basis: whether that is one more rotation.
+        """Trend of detectors from the own basis to the highest power: whether the own basis is like one more rotation.
 
-        Where no basis is special, the own count is drawn like those of the rotations, so it is compared with the
-        interval for one more of them (``Count.one_more``); it lies outside the narrower one of their mean for a third
-        of such networks with five rotations, and for all of them with many. The difference must hold over concepts,
-        too (``over_concepts``). This is about one network; whether it holds for others needs several networks.
+        If no basis is special, the own count is drawn like those of the rotations, so it is compared with the interval
+        for one more of them (``Count.one_more``). It lies outside the narrower interval of their mean for a third of
+        such networks with five rotations, and for all of them with many. The difference must also hold over concepts
+        (``over_concepts``). This is about one network; whether it holds for others needs several networks.
         """
         own, (low, high) = len(self.own.detectors(self.iou_threshold)), self.powers()[-1].one_more
         least, most = self.over_concepts
@@ -231,7 +231,7 @@ class Dissection(Result):
 
     @property
     def verdict(self) -> str:
-        """The one sentence to take away."""
+        """The conclusion in one sentence."""
         found = [self.own.iou[u] for u in self.own.detectors(self.iou_threshold)]
         own, concepts = len(found), counted(len(self.by_concept(self.own)), "concept")
         seen = f": {concepts}, with IoUs from {min(found):.3f} to {max(found):.3f}" if found else ""
@@ -307,7 +307,7 @@ class Dissection(Result):
         ]
 
     def by_concept(self, result: ArmResult) -> list[tuple[Concept, int]]:
-        """Concepts that have detectors in one basis, with how many, the most first."""
+        """Concepts that have detectors in one basis, and how many, the most first."""
         found = Counter(result.concept[u] for u in result.detectors(self.iou_threshold))
         return [(self.concepts[c], n) for c, n in found.most_common()]
 
@@ -344,7 +344,7 @@ class Folder:
         write_json(file, plan)
 
     def load(self, arm: Arm, pictures: int) -> tuple[ArmResult, tuple[Picture, ...]] | None:
-        """What was found in a basis, if it is finished."""
+        """Findings in a basis, if it is finished."""
         file = self._path and self._path / f"{arm.name}.json"
         if not file or not file.exists() or (data := read_json(file))["asked"] < pictures:
             return None
@@ -360,7 +360,7 @@ class Folder:
 
 
 def digest_of(model: nn.Module) -> str:
-    """A hash of all weights, and of the modules and their settings as they are printed, without addresses."""
+    """A hash of all weights, and of the modules and their settings as printed, without addresses."""
     state = sorted(model.state_dict().items())
     printed = re.sub(r" at 0x[0-9a-f]+", "", repr(model))
     return digest([type(model).__qualname__, printed, *(part for entry in state for part in entry)])[:32]

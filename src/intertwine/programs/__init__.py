@@ -1,4 +1,4 @@
-"""Captured programs of models: what they compute, from which parameters, where in the code; run again in parts."""
+"""Captured programs of models: what they compute, from which parameters, where in the code; parts can be run again."""
 
 from .calls import Call, Ref, Value
 from .capture import capture, capture_examples, capture_paths, gains_as_parameters, union

@@ -28,7 +28,7 @@ class Value:
     dtype: torch.dtype  # Its element type
     name: str = ""  # Name of a parameter or buffer; position of an input
     data: Tensor | None = None  # Contents of a constant (``None`` where they are unknown, as on the meta device)
-    stride: tuple[int, ...] = ()  # How far its elements lie apart in memory, by dimension
+    stride: tuple[int, ...] = ()  # Distance of its elements in memory, by dimension
     offset: int = 0  # Where it begins in its storage
     source: "Call | None" = None  # The operation on other constants that made one of unknown contents
     drawn: bool = False  # Whether a constant was made of random numbers, which another run would draw anew
@@ -42,11 +42,11 @@ class Call:
     args: Mapping[str, Any]  # Arguments by schema name, defaults filled in; tensors are ``Ref``
     # One ``Ref`` for every tensor returned (``None`` where the op returned none), lists flattened
     outputs: tuple[Ref | None, ...]
-    func: Any = None  # The operation itself, for those who must evaluate it
+    func: Any = None  # The operation itself, for callers that must evaluate it
     module: str = ""  # Qualified name of the innermost module that ran it (``""`` at the top)
     line: str = ""  # ``"file.py:12"``, the innermost line outside torch
-    # Those of the arguments that hold numbers which grow with the batch, with ``PerExample`` in their place; known
-    # where the program was captured for any batch size
+    # The arguments that hold numbers which grow with the batch, with ``PerExample`` in their place; known if the
+    # program was captured for any batch size
     growing: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -89,7 +89,7 @@ def needed(
 
 
 def reached(calls: Iterable[Call], start: Iterable[Ref]) -> frozenset[int]:
-    """Numbers of the values that depend on ``start``, those included."""
+    """Numbers of the values that depend on ``start``, including ``start`` itself."""
     found = set(start)
     for call in calls:
         if any(ref in found for ref in call.inputs):
@@ -98,7 +98,7 @@ def reached(calls: Iterable[Call], start: Iterable[Ref]) -> frozenset[int]:
 
 
 def last_reads(calls: Sequence[Call], kept: Iterable[Ref]) -> tuple[tuple[int, ...], ...]:
-    """For every call the numbers of the values that nothing reads after it, ``kept`` left out."""
+    """For every call, the numbers of the values that nothing reads after it, without ``kept``."""
     seen, found = set(kept), []
     for call in reversed(calls):
         here = {*call.inputs, *call.made}
@@ -135,7 +135,7 @@ class Growing:
 
     axis: int  # The axis
     first: Tensor  # The first block
-    step: Tensor | None  # What each block adds; ``None`` where all are equal
+    step: Tensor | None  # What each block adds; ``None`` if all are equal
 
     def at(self, n: int) -> Tensor:
         """Its value for ``n`` examples."""

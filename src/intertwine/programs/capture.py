@@ -1,8 +1,8 @@
 """Capture of a model's run as a program, and of all paths of a model whose control flow depends on data.
 
-``if mask.all():`` is a yes-or-no question. Runs in which it is answered the other way show what the code would do then;
-where that is the same (a warning), the question decides nothing. Where the code then raises (an assertion, a check of
-the values of a distribution), there is no other path: the question is a guard, whose answer the group must keep.
+``if mask.all():`` is a yes-or-no question. Runs with the other answer show what the code would do then. If that is the
+same (but for a warning), the question decides nothing. If the code then raises (an assertion, a check of the values of
+a distribution), there is no other path: the question is a guard, whose answer the group must keep.
 """
 
 import logging
@@ -39,12 +39,12 @@ def capture(
     Control flow that depends on the data follows the path taken, and ``Program.reads`` names the lines.
 
     Args:
-        model: Any module; its mode, hooks, parameters, buffers and all other attributes are as before afterwards, and
-            it runs as if it had cached nothing before. On the meta device nothing is computed.
+        model: Any module. Its mode, hooks, parameters, buffers and all other attributes are restored afterwards, and it
+            runs as if it had cached nothing before. On the meta device nothing is computed.
         args: Positional arguments of its ``forward``.
         kwargs: Keyword arguments.
-        answers: What the first yes-or-no questions that the code asks of tensors are answered, instead of the truth.
-        evaluation: Whether it runs in evaluation mode; else its modules keep the modes that they have.
+        answers: Answers, instead of the true ones, to the first yes-or-no questions that the code asks of tensors.
+        evaluation: Whether it runs in evaluation mode; otherwise its modules keep their modes.
 
     Raises:
         CaptureError: If the model fails on the example, returns no tensor, holds sparse or quantised tensors or is
@@ -68,7 +68,7 @@ def capture(
 
 
 def _capture_cold(kept: Kept, run: Callable[[], Program]) -> Program:
-    """Capture a run without tensors in attributes that it puts back: caches of earlier runs; others are constants."""
+    """Capture a run without tensors in attributes that it restores: caches of earlier runs; others are constants."""
     for delete in (False, True):
         places = kept.empty(lambda place: True, delete)
         while places:
@@ -90,7 +90,7 @@ _MKLDNN = Switch(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled)
 
 @contextmanager
 def _quiet(model: nn.Module, evaluation: bool) -> Iterator[None]:
-    """Evaluation mode where wanted, and no fused kernels that would hide what a layer does; restored afterwards."""
+    """Evaluation mode if wanted, without fused kernels that would hide what a layer does; restored afterwards."""
     # mkldnn runs a whole recurrent layer as one operation
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     mode = evaluating if evaluation else alone
@@ -98,17 +98,17 @@ def _quiet(model: nn.Module, evaluation: bool) -> Iterator[None]:
         yield
 
 
-_PATHS = 8  # most runs that end
+_PATHS = 8  # most runs that complete
 _RUNS = 64  # most runs
 
 
 @in_usual_mode
 def capture_paths(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Program:
-    """All paths through a model as one program, where a few yes-or-no questions decide; else the path of the example.
+    """All paths through a model as one program, if a few yes-or-no questions decide; else the path of the example.
 
     Returns:
-        The runs of all paths, side by side. It has no ``reads`` where all paths were seen. Where the code takes numbers
-        out of tensors, asks more questions, or fails when an answer is changed, the path of the example alone.
+        The runs of all paths, side by side, without ``reads`` if all paths were seen. If the code takes numbers out of
+        tensors, asks more questions, or fails when an answer is changed, only the path of the example.
     """
     program = capture(model, args, kwargs)
     if not program.answers:
@@ -137,12 +137,12 @@ def capture_paths(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> P
 
 
 def _turned(answers: tuple[bool, ...], first: int) -> Iterator[tuple[bool, ...]]:
-    """The beginnings of other paths that leave this one at a question from ``first`` on."""
+    """Beginnings of other paths that leave this one at a question from ``first`` on."""
     return ((*answers[:i], not answers[i]) for i in range(first, len(answers)))
 
 
 def _decided(found: list[Program], reads: tuple[str, ...], guarded: bool) -> Program:
-    """A program of all paths, without the caveat of one; without the questions where none of them matters."""
+    """A program of all paths, without the caveat of a single one; without the questions if none of them matters."""
     paths: list[Program] = []
     for path in found:
         if not any(_same(path, other) for other in paths):
@@ -155,7 +155,7 @@ def _decided(found: list[Program], reads: tuple[str, ...], guarded: bool) -> Pro
 
 
 def _same(a: Program, b: Program) -> bool:
-    """Whether two runs computed the same, whatever they asked."""
+    """Whether two runs computed the same, whatever questions they asked."""
     calls = [[(c.op, c.args, c.outputs) for c in p.calls if c.op != "intertwine::read"] for p in (a, b)]
     values = len(a.values) == len(b.values) and all(map(_same_value, a.values, b.values))
     return values and calls[0] == calls[1] and a.outputs == b.outputs
@@ -169,7 +169,7 @@ def _same_value(a: Value, b: Value) -> bool:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """No warnings: what the code says on a path that the example does not take is not meant for the user."""
+    """No warnings or logs: what the code says on a path that the example does not take is not meant for the user."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -234,7 +234,7 @@ def _joined(a: Program, b: Program) -> Program:
 
 
 def gains_as_parameters(program: Program) -> tuple[Program, dict[str, float]]:
-    """The program in which every parameter that is only read as ``weight + c`` stands for that sum.
+    """The program with every parameter that is only read as ``weight + c`` standing for that sum.
 
     Returns:
         The program, which computes the same from ``weight + c`` in place of ``weight``; and ``c`` by parameter name.
@@ -259,7 +259,7 @@ def gains_as_parameters(program: Program) -> tuple[Program, dict[str, float]]:
 
 
 def _sums(ref: Ref, read: dict[int, list[Call]], returned: set[int]) -> list[tuple[int, float, set[int]]]:
-    """Every sum that a parameter is read as, with its constant and the calls that make it; none if it is read else."""
+    """Every sum that a parameter is read as, with its constant and the calls that make it; none if read otherwise."""
     found: list[tuple[int, float, set[int]]] = []
     waiting: list[tuple[Ref, set[int]]] = [(ref, set())]
     while waiting:

@@ -1,8 +1,8 @@
-"""Capture for any batch size: the numbers and constants of a run that grow with the batch.
+"""Capture for any batch size: finds the numbers and constants of a run that grow with the batch.
 
 Arguments of a recorded run hold the batch size as a number (``view(x, [2, 512])``). Runs on two and on three examples
-tell which: an integer that differs grows with the batch, ``base + slope N``. A third run on five examples must then be
-reproduced, or the model is refused.
+tell which: an integer that differs grows with the batch, ``base + slope N``. The program must then reproduce a third
+run on five examples, or the model is refused.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def capture_dynamic(model: nn.Module, batch: Any, name: str = "model") -> Progra
     Args:
         model: Any module; unchanged afterwards. It runs in evaluation mode.
         batch: A tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments; a few examples suffice.
-        name: What the model is called in messages.
+        name: Name of the model in messages.
 
     Returns:
         The run on two examples, with copies of the model's parameters and buffers.
@@ -58,22 +58,22 @@ def capture_dynamic(model: nn.Module, batch: Any, name: str = "model") -> Progra
 
 
 def flat_inputs(batch: Any, program: Program, device: torch.device | None = None) -> tuple[Tensor, ...]:
-    """The input tensors of a batch in the order in which a program counts them, whatever the order of its keys.
+    """The input tensors of a batch in the order of a program's inputs, whatever the order of its keys.
 
     Args:
         batch: A tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments.
-        program: From ``capture_dynamic``.
-        device: Where they go; ``None`` leaves them.
+        program: Result of ``capture_dynamic``.
+        device: Device to move them to; ``None`` leaves them where they are.
 
     Raises:
-        ValueError: If a mapping has other keys than in the batch that the program was captured on.
+        ValueError: If a mapping has keys other than those of the batch that the program was captured on.
     """  # noqa: DOC502 - raised by the order
     inputs = _in_order(head(batch, size(batch)), program.given)
     return tuple(t if device is None else t.to(device) for t in tensors_in(inputs))
 
 
 def _in_order(value: Any, like: Any) -> Any:
-    """Containers with their keys in the order of others."""
+    """Containers with their keys in the order of another's."""
     if isinstance(value, Mapping) and isinstance(like, Mapping):
         if value.keys() != like.keys():
             ours, theirs = (", ".join(map(repr, keys)) for keys in (like, value))
@@ -85,7 +85,7 @@ def _in_order(value: Any, like: Any) -> Any:
 
 
 def first_output(result: Any) -> Tensor:
-    """The tensor that counts as the output of a model: the first of what it returns."""
+    """The tensor that counts as a model's output: the first one that it returns."""
     return next(output_tensors(result))
 
 
@@ -95,10 +95,10 @@ def check_path(model: nn.Module, program: Program, batch: Any, output: Tensor, n
 
     Args:
         model: The captured model.
-        program: Its program; nothing is run where it never takes a number out of a tensor.
+        program: Its program; nothing is run if it never takes a number out of a tensor.
         batch: Inputs, as in ``capture_dynamic``.
-        output: What the program gave for them, the first of its outputs.
-        name: What the model is called in messages.
+        output: The first output of the program for them.
+        name: Name of the model in messages.
 
     Raises:
         RuntimeError: If the model gives another output.
@@ -116,7 +116,7 @@ def check_path(model: nn.Module, program: Program, batch: Any, output: Tensor, n
 
 
 def _examples(batch: Any, n: int) -> Any:
-    """A batch of ``n`` examples as ``head`` gives it; the first come again where there are too few."""
+    """A batch of ``n`` examples as ``head`` gives it; the first ones are repeated if there are too few."""
     examples = size(batch)
 
     def take(x: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def _examples(batch: Any, n: int) -> Any:
 
 
 def _captured(model: nn.Module, batch: Any, n: int) -> Program:
-    """A run on ``n`` examples, with random numbers that belong to ``n``: what a model draws differs between sizes."""
+    """A run on ``n`` examples, with random numbers specific to ``n``: what a model draws differs between sizes."""
     inputs, device = _examples(batch, n), device_of(model)
     moved = map_tensors(inputs if isinstance(inputs, Mapping) else inputs[0], lambda x: x.to(device or x.device))
     with alone(model), seeded(n, device):
@@ -134,7 +134,7 @@ def _captured(model: nn.Module, batch: Any, n: int) -> Program:
 
 
 def _check_same_run(two: Program, three: Program, name: str) -> None:
-    """Both runs must have made the same calls on the same values."""
+    """Check that both runs made the same calls on the same values."""
     same = len(two.calls) == len(three.calls) and all(
         x.op == y.op and x.inputs == y.inputs and x.outputs == y.outputs for x, y in zip(two.calls, three.calls)
     )
@@ -154,7 +154,7 @@ def _with_growing(two: Call, three: Call) -> Call:
 
 
 def _generic(x: Any, y: Any) -> Any:
-    """``x`` with ``PerExample`` where ``y``, of one example more, holds another whole number."""
+    """``x`` with ``PerExample`` where ``y``, of one more example, holds another whole number."""
     if isinstance(x, Mapping):
         return {key: _generic(value, y[key]) for key, value in x.items()}
     if isinstance(x, list | tuple):
@@ -166,7 +166,7 @@ def _generic(x: Any, y: Any) -> Any:
 
 
 def _growing(two: Program, three: Program, name: str) -> dict[int, Growing]:
-    """Constants that change between the runs, which must do so by equal steps along one axis."""
+    """Constants that change between the runs; they must do so by equal steps along one axis."""
     found: dict[int, Growing] = {}
     for i, (x, y) in enumerate(zip(two.values, three.values)):
         if x.kind != "constant" or x.data is None or y.data is None or _equal(x.data, y.data):
@@ -193,7 +193,7 @@ def _steps(x: Tensor, y: Tensor) -> Growing | None:
 
 
 def _largest(x: Tensor) -> float:
-    """The size of the largest finite number: outputs may be infinite, as where logits are masked."""
+    """Size of the largest finite number; outputs may be infinite, for example where logits are masked."""
     return float(x.abs().where(x.isfinite(), 0).max())
 
 
@@ -202,7 +202,7 @@ def _equal(x: Tensor, y: Tensor) -> bool:
 
 
 def _check_program(model: nn.Module, program: Program, batch: Any, name: str) -> None:
-    """The program must give what the model gives on a batch of another size."""
+    """Check that the program gives what the model gives on a batch of another size."""
     inputs = _examples(batch, _SIZES[2])
     device = device_of(model)
     with evaluating(model), torch.no_grad():

@@ -1,4 +1,4 @@
-"""Graph of a program for drawing: modules that read parameters, and the operations that join what they return."""
+"""Graph of a program for drawing: modules that read parameters, and the operations that join their results."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from .program import Program
 
 __all__ = ["Vertex", "Wire", "graph"]
 
-# they change no number, or only the shape
+# these change no number, or only the shape
 _QUIET = REARRANGEMENTS | PARTS | aten("expand dropout native_dropout as_strided copy index_select")
 _NAMES = {
     "addmm": "linear", "mm": "linear", "bmm": "matmul", "convolution": "conv", "native_layer_norm": "layer norm",
@@ -40,15 +40,14 @@ class Vertex:
     text: str  # Names of its operations
     tensors: tuple[str, ...] = ()  # Parameters and buffers that it reads
     inputs: tuple[Wire, ...] = ()  # What it is given
-    inner: bool = False  # Whether other modules ran within this one, so that the operations are only what joins them
+    inner: bool = False  # Whether other modules ran within this one, so that its operations only join them
     mixes: bool = False  # Whether it reads a parameter with more than one axis
 
 
 def graph(program: Program) -> tuple[Vertex, ...]:
-    """The graph of a program's first run, every vertex behind those that it reads.
+    """The graph of a program's first run, with every vertex after those that it reads.
 
-    Calls of one module that follow each other with nothing else between them are one vertex; views, copies and
-    dropout are none.
+    Consecutive calls of one module with nothing else between them are one vertex; views, copies and dropout are none.
     """
     calls = _of_the_first_run(program)
     groups, group_of = _groups(program, calls)
@@ -97,9 +96,9 @@ def _of_the_first_run(program: Program) -> list[Call]:
 
 
 def _groups(program: Program, calls: list[Call]) -> tuple[list[list[Call]], dict[int, int]]:
-    """Calls of one module that are joined without a detour through others; the group of every value.
+    """Calls of one module that are joined without a detour through others; and the group of every value.
 
-    The phase of a group is one more than that of any other that it reads; that of the inputs is -1.
+    The phase of a group is one more than the largest among those that it reads; that of the inputs is -1.
     """
     group_of = {ref.id: k for k, ref in enumerate(program.inputs)}
     groups: list[list[Call]] = [[] for _ in program.inputs]
@@ -134,7 +133,7 @@ def _groups(program: Program, calls: list[Call]) -> tuple[list[list[Call]], dict
 
 
 def _in_order(groups: list[list[Call]], group_of: dict[int, int]) -> tuple[list[list[Call]], dict[int, int]]:
-    """Groups behind all that they read, otherwise in order of the run."""
+    """Groups after all that they read, otherwise in the order of the run."""
     reads = [
         {group_of[r.id] for call in group for r in call.inputs if r.id in group_of} - {k}
         for k, group in enumerate(groups)

@@ -20,7 +20,7 @@ RELUS = aten("relu leaky_relu _prelu_kernel abs threshold clamp clamp_min")
 OTHER_ACTIVATIONS = aten(" ".join(ACTIVATIONS)) - RELUS
 """Nonlinearities that are neither on nor off."""
 MAX_POOLS = aten("max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d")
-"""They return where they took each number from, counted within its channel."""
+"""They also return the position of each number taken, counted within its channel."""
 AVERAGE_POOLS = aten(
     "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
     "_adaptive_avg_pool2d _adaptive_avg_pool3d mean"
@@ -28,7 +28,7 @@ AVERAGE_POOLS = aten(
 INTERPOLATIONS = aten("upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d")
 _COPYING = ("upsample_nearest{}d", "_upsample_nearest_exact{}d", "reflection_pad{}d", "replication_pad{}d")
 GATHERS = aten(" ".join(kind.format(k) for kind in _COPYING for k in (1, 2, 3)))
-"""Each position takes the number of one other: upsampling by the nearest, padding by copies."""
+"""Each position takes the number of one other: nearest-neighbour upsampling, padding by copies."""
 
 BATCH_NORMS = aten(
     "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit_no_training _batch_norm_no_update "
@@ -40,7 +40,7 @@ OWN_STATISTICS = LAYER_NORMS | RMS_NORMS | aten("native_group_norm group_norm")
 """Norms by statistics of the input, at all times."""
 
 SOFTMAXES = aten("softmax _softmax")
-"""Positive numbers that sum to one; not so ``_safe_softmax``, which is zero where a mask leaves nothing."""
+"""Positive numbers that sum to one; unlike ``_safe_softmax``, which is zero where a mask leaves nothing."""
 SCALED_DOT_PRODUCTS = aten(
     "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_attention_math "
@@ -63,9 +63,9 @@ LINEAR = {
 COPIES = aten("clone detach alias contiguous _to_copy to lift_fresh")
 """The same numbers in the same shape, perhaps of another type or in other memory."""
 MEMORY_VIEWS = aten("view _unsafe_view")
-"""Reshapes of memory, which may be laid out otherwise when a call is run again."""
+"""Reshapes of memory, which may have another layout when a call is run again."""
 SINGLES = aten("squeeze unsqueeze")
-"""Axes of size one left out, or put in."""
+"""Axes of size one removed, or inserted."""
 RESHAPES = MEMORY_VIEWS | SINGLES | aten("reshape flatten unflatten")
 """The same entries, row by row in the same order."""
 TRANSPOSES = aten("permute transpose t movedim")
@@ -93,7 +93,7 @@ R = TypeVar("R", bound=Callable[..., Any])
 
 
 def registering(rules: dict[str, R], ops: Sequence[str]) -> Callable[[R], R]:
-    """A decorator that enters a rule for some operations into a registry; other names are a ``ValueError``."""
+    """Decorator that enters a rule for some operations into a registry; malformed names are a ``ValueError``."""
     for op in ops:
         if not fullmatch(r"[\w-]+::\w+", op):
             raise ValueError(f'op must be a qualified name without overload, such as "mylib::gate". Got {op!r}.')
@@ -115,7 +115,7 @@ def is_gate(call: Call) -> bool:
 
 
 def gate_names(calls: Sequence[Call]) -> tuple[str, ...]:
-    """A name for each gating call: its module, with ``#k`` where a module gates more than once."""
+    """A name for each gating call: its module, with ``#k`` if a module gates more than once."""
     labels = [call.module or call.op.removeprefix("aten::") for call in calls]
     return tuple(
         f"{label}#{labels[:i].count(label)}" if labels.count(label) > 1 else label for i, label in enumerate(labels)
@@ -132,7 +132,7 @@ def slope_of(call: Call) -> Any:
 
 
 def is_random(call: Call) -> bool:
-    """Whether a call draws random numbers; dropout by nothing does not."""
+    """Whether a call draws random numbers; dropout with probability zero does not."""
     if call.func is None or torch.Tag.nondeterministic_seeded not in call.func.tags:
         return False
     chance = call.args.get("p", call.args.get("dropout_p", 1))

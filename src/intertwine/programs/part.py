@@ -1,4 +1,4 @@
-"""Parts of a captured program as modules; on a GPU recorded once, as a CUDA graph, and launched whole."""
+"""Parts of a captured program as modules; on a GPU recorded once, as a CUDA graph, and launched as a whole."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,12 +18,13 @@ _RUNNING = ("running_mean", "running_var")
 class Part(nn.Module):
     """Some calls of a program as a module, from some of its values to others, for any batch size.
 
-    What does not depend on the input is computed once. Weights are those that the program holds, shared by all parts of
-    it and never written; running statistics of batch norms are its own. In training mode a batch norm uses the batch's
-    statistics and updates its copies, as ``nn.BatchNorm2d`` does; dropout stays off. It starts in evaluation mode.
+    What does not depend on the input is computed once. Weights are those that the program holds, shared by all its
+    parts and never written; running statistics of batch norms are its own. In training mode a batch norm uses the
+    batch's statistics and updates its copies, as ``nn.BatchNorm2d`` does; dropout stays off. It starts in evaluation
+    mode.
 
     Args:
-        program: From ``capture_dynamic``.
+        program: Result of ``capture_dynamic``.
         inputs: Values that ``forward`` receives, in order; the program's inputs if ``None``.
         outputs: Values that it returns; the program's outputs if ``None``.
 
@@ -84,7 +85,7 @@ class Part(nn.Module):
         return self.program.run(values, states=states, handlers=handlers, training=True)
 
     def fork(self) -> Self:
-        """The same calls with statistics of their own; weights are shared."""
+        """The same calls with their own statistics; weights are shared."""
         twin = type(self).__new__(type(self))
         nn.Module.__init__(twin)
         for key in ("program", "_norms", "_measured", "_statistics"):
@@ -96,7 +97,7 @@ class Part(nn.Module):
 
     @contextmanager
     def measuring_norms(self) -> Iterator[None]:
-        """Batch norms normalise by their batch in the block, and hold the moments of all examples afterwards."""
+        """Let batch norms normalise by their batch in the block, and hold the moments of all examples afterwards."""
         norms = ((self.get_buffer(mean), self.get_buffer(variance)) for mean, variance in self._norms.values())
         with NormStatistics(norms) as self._measured:
             try:
@@ -109,10 +110,10 @@ class Part(nn.Module):
         return {key: self._buffers[key].clone() for key in (*self._statistics, "batches")}  # type: ignore[union-attr]
 
     def load_statistics(self, statistics: Mapping[str, Tensor]) -> None:
-        """Take running statistics that ``statistics`` gave for the same calls.
+        """Load running statistics that ``statistics`` returned for the same calls.
 
         Raises:
-            ValueError: If they are of other batch norms.
+            ValueError: If they belong to other batch norms.
         """
         own = {*self._statistics, "batches"}
         if statistics and set(statistics) != own:
@@ -131,7 +132,7 @@ class Part(nn.Module):
         return normalised
 
     def _measure(self, call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Tensor:
-        """A batch norm of which the batch's statistics are taken over."""
+        """A batch norm whose batch statistics are taken over."""
         normalised: Tensor = operation(**{**args, "momentum": 1.0})
         assert self._measured is not None
         mean, variance = (args[key] for key in _RUNNING)
@@ -150,7 +151,7 @@ def _live(calls: Sequence[Call], varying: frozenset[int]) -> list[Call]:
 
 
 def _fixed(program: Program, live: Sequence[Call], outputs: Sequence[Ref]) -> dict[int, Tensor]:
-    """The values that live calls read, or outputs are, and that do not depend on the input."""
+    """Values that live calls read, or that are outputs, and that do not depend on the input."""
     made = program.varying | program.growing.keys() | {out.id for call in live for out in call.made}
     read = dict.fromkeys(ref for call in live for ref in call.inputs)
     used = [ref for ref in read | dict.fromkeys(outputs) if ref.id not in made]
@@ -162,18 +163,18 @@ Work = Callable[..., tuple[Tensor | None, ...]]
 
 
 class Replayed:
-    """A function of tensors which, on a GPU and called often enough, is launched as one graph; elsewhere it is called.
+    """A function of tensors that, on a GPU and after enough calls, is launched as one graph; elsewhere it is called.
 
-    The work runs on a stream of its own: several go on side by side, until ``join``. It may write tensors in place
-    (running statistics do so) and draw random numbers on the GPU, but must do the same operations at every call. Where
-    it reads a number back from the GPU, or draws one on the host (as layers that are dropped at random do), it goes on
-    being called.
+    The work runs on its own stream: several such functions run side by side, until ``join``. It may write tensors in
+    place (running statistics do so) and draw random numbers on the GPU, but must do the same operations at every call.
+    Work that reads a number back from the GPU, or draws one on the host (as layers that are dropped at random do), is
+    always called instead.
 
     Args:
-        work: From tensors to a tuple of tensors; what it returns holds until its next call.
+        work: Function from tensors to a tuple of tensors; what it returns is valid until its next call.
     """
 
-    calls_first: ClassVar[int] = 5  # of each kind: what libraries allocate and choose at their first calls is theirs
+    calls_first: ClassVar[int] = 5  # of each kind, in which libraries make their first allocations and choices
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -183,7 +184,7 @@ class Replayed:
         self._recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, Sequence[Tensor], tuple[Tensor | None, ...]]] = {}
 
     def __call__(self, *inputs: Tensor, kind: Hashable = ()) -> tuple[Tensor | None, ...]:
-        """The work on these inputs; calls of another ``kind``, or of other shapes, are recorded apart."""
+        """The work on these inputs; calls of another ``kind``, or of other shapes, are recorded separately."""
         if inputs[0].device.type != "cuda":
             return self._work(*inputs)
         kind = (kind, *((x.shape, x.stride(), x.dtype) for x in inputs))
@@ -204,7 +205,7 @@ class Replayed:
             return outputs
 
     def join(self) -> None:
-        """Let what is launched from here on wait for the work."""
+        """Make whatever is launched from here on wait for the work."""
         if self._stream is not None:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
@@ -219,7 +220,7 @@ class Replayed:
 
 
 def called(work: Work, *inputs: Tensor) -> tuple[tuple[Tensor | None, ...], bool]:
-    """What the work gives, and whether it drew random numbers on the host: next time it may do other things."""
+    """Results of the work, and whether it drew random numbers on the host: then it may do other things next time."""
     before = host_state()
     found = work(*inputs)
     return found, before != host_state()

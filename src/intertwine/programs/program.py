@@ -1,4 +1,4 @@
-"""Captured programs: the calls of one run of a model, from which parts of it are run again, call by call."""
+"""Captured programs: the calls of one run of a model, parts of which can be run again, call by call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Step:
         args = {**call.args, **{key: value for key, value in call.growing.items() if key in call.args}}
         norm, a = call.op in BATCH_NORMS, args
         operation: Callable[..., Any]
-        # norms and attention by what is common to all backends: one that was recorded elsewhere runs here too
+        # norms and attention by what all backends have in common: a call recorded elsewhere runs here too
         if norm:
             momentum, eps = a.get("momentum", a.get("exponential_average_factor")), a.get("eps", a.get("epsilon"))
             args = {"input": a["input"], "weight": a["weight"], "bias": a["bias"], "momentum": momentum, "eps": eps}
@@ -65,8 +65,8 @@ class Step:
     ) -> None:
         """Run the call for ``n`` examples and put what it returns into ``known``, the values by number.
 
-        ``fetch`` gives a value's tensor; in ``training`` batch norms use the batch's statistics and update the running
-        ones, in place; ``handler`` runs in place of the operation.
+        ``fetch`` gives a value's tensor; in ``training``, batch norms use the batch's statistics and update the running
+        ones in place; ``handler`` runs instead of the operation.
         """
         args = {**{key: _fill(value, fetch, n) for key, value in self.filled.items()}, **self.plain}
         if self.norm:
@@ -79,7 +79,7 @@ class Step:
 
 
 def run_call(call: Call, tensors: Mapping[int, Tensor], handler: Handler | None = None) -> list[Tensor]:
-    """Results of one call alone, for given tensors by number."""
+    """Results of a single call, for given tensors by number."""
     known: dict[int, Tensor] = {}
     Step.of(call).run(known, lambda ref: tensors[ref.id], 0, handler=handler)
     return [known[out.id] for out in call.made if out.id in known]
@@ -101,7 +101,7 @@ def multiply_by_group(self: Tensor, mat2: Tensor, offs: Tensor, bias: None = Non
 
 
 def _functional(call: Call) -> Callable[..., Any]:
-    """The operation without writing into its arguments."""
+    """The operation in a form that does not write into its arguments."""
     if call.op.startswith("intertwine::") or call.func is None or call.op.endswith("(writes its argument)"):
         raise CaptureError(
             f"model must not write into parts of its activations. Got {call.where} at {call.line}. Make the change on "
@@ -118,7 +118,7 @@ def _functional(call: Call) -> Callable[..., Any]:
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> Tensor:
-    """Attention; several heads may read one key, which kernels see by themselves and torch must be told."""
+    """Attention; kernels see that several heads read one key, but torch must be told."""
     grouped = query.ndim > 3 and query.shape[-3] != key.shape[-3]
     return F.scaled_dot_product_attention(query, key, value, **how, enable_gqa=grouped)
 
@@ -148,21 +148,21 @@ class Program:
     outputs: tuple[Ref, ...]  # Tensors that the model returned
     states: Mapping[str, Ref]  # State-dict name to value, for parameters and buffers (tied names once)
     aliases: Mapping[str, str] = field(default_factory=dict)  # Tied names to the name in ``states``
-    # Module name, with ``#k`` for the k-th call where there are several, to the first tensor that it returned; and what
-    # nonlinearities that are called as functions returned, named as in ``features.layers``
+    # Module name, with ``#k`` for the k-th of several calls, to the first tensor that it returned; also the results of
+    # nonlinearities that are called as functions, named as in ``features.layers``
     taps: Mapping[str, Ref] = field(default_factory=dict)
-    # Lines that took a number out of an activation; the run is certified for this path only where there are any
+    # Lines that took a number out of an activation; if there are any, the run is certified for this path only
     reads: tuple[str, ...] = ()
-    dtype: torch.dtype = torch.float32  # Lowest floating-point precision that was seen
-    notes: tuple[str, ...] = ()  # What a reader should know
+    dtype: torch.dtype = torch.float32  # Lowest floating-point precision seen
+    notes: tuple[str, ...] = ()  # Caveats for the reader
     caches: tuple[Cache, ...] = ()  # Where the model keeps tensors that this run computed
     # Name of every module that ran to the numbers of the values that its own code can see: what it and the modules that
     # it called were given, returned or computed directly in it
     visible: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    # To the yes-or-no questions that the code asked of tensors, in order; ``None`` where it took other numbers out of
-    # them
+    # Answers to the yes-or-no questions that the code asked of tensors, in order; ``None`` if it took other numbers out
+    # of them
     answers: tuple[bool, ...] | None = None
-    # Copies of parameters and buffers, by name, where they were kept: a model that is trained on changes nothing here
+    # Copies of parameters and buffers, by name, if they were kept: training the model further changes nothing here
     contents: Mapping[str, Tensor] = field(default_factory=dict)
     # Constants that grow with the batch, such as ``arange(N)`` and repeated masks, by number
     growing: Mapping[int, Growing] = field(default_factory=dict)
@@ -195,16 +195,16 @@ class Program:
         Args:
             inputs: A tensor for each of ``start``, if any; the first axis of the first one is the batch.
             outputs: Values to return, of whatever depth; the program's own outputs if ``None``.
-            start: Values that are given; the program's inputs if ``None``. Nothing before them runs.
-            states: Tensors in place of parameters and buffers, by name; all that are read where the program keeps no
+            start: Values that are given; the program's inputs if ``None``. Nothing before them is run.
+            states: Tensors in place of parameters and buffers, by name; all that are read, if the program keeps no
                 ``contents``.
             handlers: Position in ``calls`` to ``handler(call, operation, args)``, whose result takes the place of
                 ``operation(**args)``. Calls that no output depends on do not run.
             training: Whether batch norms use the batch's statistics and update the running ones, in place.
 
         Raises:
-            ValueError: If a state is missing or unknown, or an input has another shape than in the captured run, its
-                batch aside where the program was captured for any batch size.
+            ValueError: If a state is missing or unknown, or an input has another shape than in the captured run, apart
+                from the batch if the program was captured for any batch size.
             CaptureError: If a call writes into part of an activation.
 
         Examples:
@@ -277,7 +277,7 @@ class Program:
         return needed(self.calls, values, stop)
 
     def descendants(self, value: Ref) -> frozenset[int]:
-        """Numbers of the values that depend on ``value``, itself left out."""
+        """Numbers of the values that depend on ``value``, without ``value`` itself."""
         return reached(self.calls, [value]) - {value.id}
 
     @cached_property

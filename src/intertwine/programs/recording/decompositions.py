@@ -1,7 +1,7 @@
-"""Functions of torch as others than those that ran, so that a capture sees what depends on what.
+"""Functions of torch replaced by equivalent ones, so that a capture sees what depends on what.
 
 Rare operations are recorded as the plain ones that they are made of. Circular padding writes into a new tensor piece by
-piece, and one-hot codes look at the numbers to see that they are in range: both are recorded as one operation.
+piece, and one-hot codes look at the numbers to check their range: each is recorded as one operation.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,10 +42,10 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 
 @cache
 def decomposition(func: Any, within: bool = False) -> Callable[..., Any] | None:
-    """Plain operations in the place of one of ``DECOMPOSED``; ``None`` for any other.
+    """Plain operations in place of one of ``DECOMPOSED``; ``None`` for any other operation.
 
-    One that writes into its first argument computes the same, and copies it there. ``within`` another decomposition,
-    operations that torch itself composes for the sake of gradients come whole, and are taken apart too.
+    An operation that writes into its first argument computes the same, and copies it there. ``within`` another
+    decomposition, operations that torch itself composes for the sake of gradients come whole, and are decomposed too.
     """
     name = func._schema.name
     if name.removesuffix("_") not in DECOMPOSED:
@@ -60,10 +60,10 @@ def decomposition(func: Any, within: bool = False) -> Callable[..., Any] | None:
 
 
 class Plainly(TorchFunctionMode):
-    """Circular padding as a choice of positions, one-hot codes as ones written at their places, bilinear maps."""
+    """Records circular padding as a choice of positions, one-hot codes as ones written in place, bilinear maps."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run ``func``, or its equal."""
+        """Run ``func``, or its equivalent."""
         kwargs = kwargs or {}
         if func is F.pad and (kwargs.get("mode") or (args[2] if len(args) > 2 else "constant")) == "circular":
             x = args[0] if args else kwargs["input"]

@@ -1,4 +1,4 @@
-"""Memory shared by tensors, which makes in-place writes safe to follow; constants on the meta device, by value."""
+"""Memory shared by tensors, so that in-place writes can be followed safely; constants on the meta device, by value."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ def geometry(tensor: Tensor) -> Geometry:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """A number that two tensors have in common exactly when they share storage, while both are alive."""
+    """A number that two tensors have in common exactly if they share storage, while both are alive."""
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError:
@@ -43,7 +43,7 @@ def storage_key(tensor: Tensor) -> int:
 
 
 def overlap(a: Geometry, b: Geometry) -> bool:
-    """Whether two tensors on one storage have an element in common; ``True`` where it is too long to find out."""
+    """Whether two tensors on one storage have an element in common; ``True`` if it takes too long to find out."""
     if 0 in a.shape or 0 in b.shape:
         return False
     if a.dtype != b.dtype:
@@ -57,7 +57,7 @@ def overlap(a: Geometry, b: Geometry) -> bool:
 
 
 def covers(a: Geometry, b: Geometry) -> bool:
-    """Whether ``a`` shows every element of ``b``; ``False`` where it is too long to find out."""
+    """Whether ``a`` shows every element of ``b``; ``False`` if it takes too long to find out."""
     if a.dtype != b.dtype or b.offset < a.offset or _end(b) > _end(a):
         return False
     if _fills(a):
@@ -83,21 +83,21 @@ def _end(g: Geometry) -> int:
 
 
 def _seen_of(b: Geometry, a: Geometry, size: int) -> Tensor:
-    """For each element that ``b`` shows of so many whether ``a`` shows it too."""
+    """For each element that ``b`` shows in a storage of ``size``, whether ``a`` shows it too."""
     shown = torch.zeros(size, dtype=torch.bool)
     shown.as_strided(a.shape, a.stride, a.offset).fill_(True)
     return shown.as_strided(b.shape, b.stride, b.offset)
 
 
-# what gives memory without contents
+# operations that give memory without contents
 UNWRITTEN = {"aten::empty", "aten::empty_strided", "aten::empty_permuted", "aten::empty_like", "aten::new_empty",
              "aten::new_empty_strided"}  # fmt: skip
 
-_MOST_COMPUTED = 1 << 22  # elements of a constant that is still computed
+_MOST_COMPUTED = 1 << 22  # elements up to which a constant is computed
 
 
 class MetaConstants:
-    """Real tensors for the meta tensors that are constant."""
+    """Real tensors behind the meta tensors that are constant."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Tensor, Tensor]] = {}  # id -> the meta tensor, kept alive, and its values
@@ -110,7 +110,7 @@ class MetaConstants:
         return None if entry is None else entry[1]
 
     def follow(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
-        """Repeat an operation on constants with their values, and keep what comes out behind ``result``."""
+        """Repeat an operation on constants with their values, and keep the results behind ``result``."""
         made = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
         if not any(t.is_meta for t in made) or any(t.numel() > _MOST_COMPUTED for t in made):
             return
@@ -122,7 +122,7 @@ class MetaConstants:
                 self._known[id(meta)] = (meta, value)
 
     def values(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """What an operation gives for the values of its arguments; ``None`` where some are unknown."""
+        """Result of an operation on the values of its arguments; ``None`` if some are unknown."""
         flat = tree_flatten((args, kwargs))[0]
         if any(isinstance(t, Tensor) and self.of(t) is None for t in flat):
             return None

@@ -23,37 +23,37 @@ from .source import user_line
 _READERS = {"tolist", "numpy", "__array__", "data_ptr", "__dlpack__", "__cuda_array_interface__"}
 _READERS |= {"__deepcopy__", "__reduce_ex__"}
 _PRINTERS = {"__repr__", "__format__"}
-_BUILDERS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}  # a list of tensors is read number by number
+_BUILDERS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}  # these read a list of tensors number by number
 
-# results that depend on one argument only: the sizes of packed sequences are no function of what is packed
+# results that depend on one argument only: the sizes of packed sequences do not depend on what is packed
 _ASIDE = {"aten::_pack_padded_sequence": (1, "lengths"), "aten::_pad_packed_sequence": (1, "batch_sizes")}
-_ENDS = (None, 2**63 - 1)  # of a slice that goes on to the last row
-_TRACED = {"aten::_ctc_loss"}  # whose results are as long as numbers say, but for those that only gradients read
-_MASKED = {"aten::index": "indices", "aten::masked_select": "mask"}  # whose result is as long as a mask says
+_ENDS = (None, 2**63 - 1)  # ends of a slice that runs to the last row
+_TRACED = {"aten::_ctc_loss"}  # results as long as numbers say, except those that only gradients read
+_MASKED = {"aten::index": "indices", "aten::masked_select": "mask"}  # the result is as long as a mask says
 
 
 class Recorder(OperationMode):
     """Recorder of the operations on tensors that depend on a parameter or a user input.
 
-    Constants are followed by value: an operation on constants alone is not recorded. Writes in place make a new value.
-    Another view of overwritten memory that is read later is made from the writes: ``intertwine::part_of_write`` shows a
-    part of one, ``intertwine::written_into`` puts one into what was there, and where both overlap in part only,
+    Constants are followed by value: an operation on constants alone is not recorded. A write in place makes a new
+    value. Another view of overwritten memory that is read later is made from the writes: ``intertwine::part_of_write``
+    shows a part of one, ``intertwine::written_into`` puts one into what was there, and where both overlap only in part,
     ``intertwine::overwritten`` is a result without a rule.
     """
 
     def __init__(self, answers: Sequence[bool] = ()) -> None:
         super().__init__()
-        self.answers: list[bool] | None = []  # to yes-or-no questions; none where other numbers were read
-        self.printed = False  # whether numbers were made text: what an error says, or what the code reads
-        self._given_answers = tuple(answers)  # to the first of them, instead of the true ones
+        self.answers: list[bool] | None = []  # to yes-or-no questions; none if other numbers were read
+        self.printed = False  # whether numbers were turned into text, for an error message or for the code
+        self._given_answers = tuple(answers)  # to the first questions, instead of the true answers
         self.values: list[Value] = []
         self.calls: list[Call] = []
         self.reads: list[str] = []
         self.module = ""
         self.dtypes: set[torch.dtype] = set()
-        self._within = False  # a decomposition
+        self._within = False  # whether within a decomposition
         self._meta = MetaConstants()
-        # Tensors of the run die when the model lets them go. An entry goes with its tensor, before its id is reused;
+        # Tensors of the run die when the model releases them. An entry goes with its tensor, before its id is reused;
         # the number of a storage is not used again while a weak reference to it is held.
         # id(tensor) -> it, its storage, value, writes to the storage then
         self._known: dict[int, tuple[weakref.ref[Tensor], int, Ref, int]] = {}
@@ -62,22 +62,22 @@ class Recorder(OperationMode):
         self._before: dict[int, Tensor] = {}  # storage of a given tensor -> contents before it was first overwritten
         self._writes: dict[int, list[tuple[Geometry, Ref]]] = {}  # storage -> writes in place, in order
         self._constants: dict[int, tuple[weakref.ref[Tensor], int, Ref]] = {}
-        self._views: dict[int, dict[Geometry, tuple[Ref, int]]] = {}  # storage -> what is known to lie there
-        self._under: dict[int, Tensor] = {}  # storage of a constant -> contents before anything that varies came in
+        self._views: dict[int, dict[Geometry, tuple[Ref, int]]] = {}  # storage -> views known to lie there
+        self._under: dict[int, Tensor] = {}  # storage of a constant -> contents before anything that varies
 
     def declare(self, tensor: Tensor, kind: Any, name: str) -> Ref:
-        """Make a parameter, buffer or input known before the run."""
+        """Register a parameter, buffer or input before the run."""
         self._given[storage_key(tensor)] = tensor, tensor.data
         data = tensor.detach() if kind == "constant" and not tensor.is_meta else None
         return self._new(tensor, _value(tensor, kind, name, data))
 
     def guard(self, tensor: Tensor) -> None:
-        """Give a constant of the model its contents back if the run overwrites them."""
+        """Have a constant of the model restored if the run overwrites it."""
         if tensor.layout == torch.strided and not tensor.is_meta:
             self._given.setdefault(storage_key(tensor), (tensor, tensor.data))
 
     def computed(self, tensor: Tensor) -> bool:
-        """Whether a tensor was made from parameters or inputs by what was recorded."""
+        """Whether a tensor was computed from parameters or inputs by recorded operations."""
         if tensor.layout != torch.strided:
             return False
         value = self.ref(tensor)
@@ -108,7 +108,7 @@ class Recorder(OperationMode):
         return after
 
     def read(self, tensor: Tensor, question: bool = False) -> None:
-        """Record a host read (``.item()``): its sources are fixed."""
+        """Record a host read (``.item()``): from then on its sources are fixed."""
         value = self.ref(tensor)
         if value is not None and self._varies(value):
             self.answers = self.answers if question else None
@@ -117,7 +117,7 @@ class Recorder(OperationMode):
             self.calls.append(Call("intertwine::read", {"self": value}, (), None, self.module, line))
 
     def restore(self) -> None:
-        """Give parameters, buffers and inputs that the run overwrote their contents back."""
+        """Restore the contents of parameters, buffers and inputs that the run overwrote."""
         with torch.no_grad():
             for key, (tensor, memory) in self._given.items():
                 if key in self._before:
@@ -151,7 +151,7 @@ class Recorder(OperationMode):
             self._keep_under(_written(func, arguments))
         result = func(*args, **kwargs)
         if name in UNWRITTEN and not varies:
-            result.zero_()  # nobody may depend on what it held, and the same is found every time
+            result.zero_()  # nobody may depend on its old contents, and every run finds the same
         if not varies:
             self._meta.follow(func, args, kwargs, result)
             if torch.Tag.nondeterministic_seeded in func.tags or any(ref is not None for ref in before.values()):
@@ -202,7 +202,7 @@ class Recorder(OperationMode):
             self.dtypes.add(tensor.dtype)
             outputs.append(self._new(tensor, _value(tensor, "result")))
         beside = [w for w in written if not any(t is w for t in returned)]
-        if beside:  # what is written but not returned comes after what is returned
+        if beside:  # outputs that are written but not returned come last
             name = f"{name} (writes its argument)" if len(outputs) == 0 else name
             outputs += [self._new(w, _value(w, "result")) for w in beside]
         if written:
@@ -247,7 +247,7 @@ class Recorder(OperationMode):
         return self._numbered(_value(tensor, "constant", data=None if data is None else data.detach().clone()))
 
     def _keep_under(self, written: list[Tensor]) -> None:
-        """Keep the contents of constants, parts of which are about to be overwritten by something that varies."""
+        """Keep the contents of constants that are about to be partly overwritten by something that varies."""
         for tensor in written:
             key = storage_key(tensor)
             if key not in self._views and key not in self._under:
@@ -277,9 +277,9 @@ class Recorder(OperationMode):
         return self.values[ref.id].kind != "constant"
 
     def _deciding(self, func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
-        """Tensors on whose contents a number, or a shape, that an operation gives depends.
+        """Tensors whose contents determine a number, or a shape, that an operation gives.
 
-        What a boolean buffer picks out does not: no symmetry moves it, and what it picks from is fixed.
+        The choice of a boolean buffer does not count: no symmetry moves it, and what it picks from is fixed.
         """
         if func._schema.name in _MASKED:
             masks = [
@@ -317,7 +317,7 @@ class Recorder(OperationMode):
 
 
 class WatchReads(TorchFunctionMode):
-    """Watch on host reads that are no operations: ``tolist``, ``numpy``, ``torch.tensor([x, y])``."""
+    """Watches host reads that are not operations: ``tolist``, ``numpy``, ``torch.tensor([x, y])``."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -352,7 +352,7 @@ def _by_name(func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:
 
 
 def _symbols(arguments: Mapping[str, Any], refs: Mapping[int, Any]) -> Any:
-    """Arguments with what stands for each tensor, by its id, in its place."""
+    """Arguments with each tensor replaced by what stands for it, by its id."""
     return map_leaves(arguments, lambda leaf: refs[id(leaf)] if isinstance(leaf, Tensor) else leaf)
 
 

@@ -8,13 +8,13 @@ import torch
 
 _TORCH, _HERE = Path(torch.__file__).parent, Path(__file__).parent
 _SKIPPED = (str(_TORCH), str(_HERE.parent))
-_RUNNER = str(_HERE / "run.py")  # what calls it is no part of the model
+_RUNNER = str(_HERE / "run.py")  # its callers are not part of the model
 _LAYERS = str(_TORCH / "nn")
 _CALLS = str(_TORCH / "nn" / "modules" / "module.py")
 
 
 def user_line() -> str:
-    """The model's innermost line outside torch, as ``"file.py:12"``; in torch's own layers where it has none."""
+    """The model's innermost line outside torch, as ``"file.py:12"``; if it has none, one in torch's own layers."""
     frame, layer = sys._getframe(1), ""
     while frame is not None and (file := frame.f_code.co_filename) != _RUNNER:
         if not file.startswith(_SKIPPED):
