@@ -207,8 +207,8 @@ def run_with(model: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwar
 
 def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
     """Deep copy of a model, taken while no other thread watches it: a run's hooks and flags would be copied too.
-``replaced`` maps the ``id`` of a parameter or buffer to what takes its place, so that it is not copied; not for
-TorchScript, which copies its tensors itself.
+
+    ``replaced`` maps the ``id`` of a parameter or buffer to what takes its place, so that it is not copied; not for
     TorchScript, which copies its tensors itself.
     """
     with alone(model):
