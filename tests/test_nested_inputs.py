@@ -104,7 +104,7 @@ def test_what_batches_share_is_joined_once():
     x, place, step = torch.randn(5, 3), torch.arange(3), torch.tensor(2)
     joined = join([{"x": x[:2], "place": place, "step": step}, {"x": x[2:], "place": place, "step": step}])
     assert torch.equal(joined["x"], x) and torch.equal(joined["place"], place) and joined["step"] == 2
-    with pytest.raises(ValueError, match="must share tensors that are not of examples"):
+    with pytest.raises(ValueError, match="must agree in tensors without a row per example"):
         join([{"x": x[:2], "step": step}, {"x": x[2:], "step": step + 1}])
 
 

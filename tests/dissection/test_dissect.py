@@ -313,7 +313,7 @@ def test_empty_concepts(network):
     found = dissect(network, "3", data, Bases([0]), criterion=Criterion(empty="drop"), **FAST)
     assert found.coverage == (1, 0)
     assert 1 not in found.own.concept
-    assert "Left out, for want of pixels: 1 concept (never)" in found.notes[0]
+    assert "Left out, as no pixel carries them: 1 concept (never)" in found.notes[0]
     assert "1 concept (all) on more than 0.125 of the pixels" in found.notes[1]
     nothing = TensorConcepts(images, -torch.ones(4, 8, 8).long(), ["a"])
     with pytest.raises(DataError, match="at least one concept"):

@@ -357,14 +357,14 @@ def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
 def test_batches_share_arrays_that_are_equal():
     batch = lambda array: {"x": torch.ones(2, 3), "sizes": array}
     assert (join([batch(np.arange(3)), batch(np.arange(3))])["sizes"] == np.arange(3)).all()
-    with pytest.raises(ValueError, match="must share what is not of examples"):
+    with pytest.raises(ValueError, match="must agree in what is not one value per example"):
         join([batch(np.arange(3)), batch(np.arange(4)[1:])])
 
 
 def test_batches_of_other_shapes_are_not_joined():
     with pytest.raises(ValueError, match="inputs of one shape to be joined"):
         list(regroup([torch.ones(2, 3), torch.ones(2, 4)], at_least=4))
-    with pytest.raises(ValueError, match="share what is not of examples"):
+    with pytest.raises(ValueError, match="agree in what is not one value per example"):
         list(regroup([{"x": torch.ones(2, 3), "scale": k} for k in (1, 2)], at_least=4))
 
 

@@ -147,7 +147,7 @@ def test_wrong_input_is_refused_with_what_to_do():
         Orthogonal(2).project(torch.full((2, 2), torch.nan))
     with pytest.raises(ValueError, match=r"must belong to Orthogonal"):
         Orthogonal(2).element(torch.ones(2, 2))
-    with pytest.raises(ValueError, match=r"as many channels"):
+    with pytest.raises(ValueError, match=r"same number of channels"):
         Permutation(2).join(Permutation(3))
     with pytest.raises(Unattained, match=r"invertible"):
         GeneralLinear(2).project(torch.ones(2, 2))

@@ -216,7 +216,7 @@ def test_untrained_networks_come_from_the_seed_or_are_given():
         a, b, [X], resampling=Resampling(null=2, bootstrap=0, untrained=(fresh[1], fresh[3]))
     ).untrained_pairs[key]
     assert several.shape == (2, 2, 2) and torch.allclose(several[1], alone[0])  # each of A with one of B, in order
-    with pytest.raises(ValueError, match=r"as many networks built as A as built as B\. Got 2 and 3"):
+    with pytest.raises(ValueError, match=r"equally many networks built as A and as B\. Got 2 and 3"):
         Resampling(untrained=(fresh[:2], fresh[2:]))
     assert first.untrained_networks == 3 and given.untrained_networks == 2
 

@@ -114,7 +114,7 @@ def test_a_planted_subset_of_channels():
 
 @pytest.mark.parametrize("name", ["special_orthogonal", "unit_row_sum"])
 def test_unequal_widths_refused(name):
-    with pytest.raises(ValueError, match="must have as many channels"):
+    with pytest.raises(ValueError, match="must have equal widths"):
         family_of(name, 4, 6)
 
 

@@ -36,7 +36,7 @@ def test_logits_say_what_a_network_is_and_not_the_hidden_states_beside_them(name
     torch.manual_seed(0)
     model, inputs = hf_zoo.MAKERS[name]()
     sym = symmetries(model, inputs)
-    assert any("beside the logits" in note for note in sym.notes)
+    assert any("besides the logits" in note for note in sym.notes)
     twin = sym.act(sym.random(1, kinds={"permutation"}), model)
     before, after = model(**inputs), twin(**inputs)
     hidden = lambda out: out["text_model_output"][0] if "text_model_output" in out else out.encoder_last_hidden_state

@@ -167,7 +167,7 @@ def no_weights(folder: Path) -> CheckpointError:
     """The error of a folder without safetensors weights."""
     pickled = sorted(file.name for file in folder.glob("*.bin"))
     whole = folder / "pytorch_model.bin"
-    way = f"Give {str(whole)!r} itself, of which tensors alone are read, or save" if whole.is_file() else "Save"
+    way = f"Give {str(whole)!r} itself (only its tensors are read), or save" if whole.is_file() else "Save"
     return CheckpointError(
         f"folder must hold safetensors weights: a .safetensors file, or shards with an *.index.json. Got "
         f"{str(folder)!r}{f', with {pickled[0]}' if pickled else ''}. {way} the model with save_pretrained()."

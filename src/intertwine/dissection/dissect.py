@@ -267,12 +267,12 @@ def _notes(
 ) -> tuple[str, ...]:
     notes, quantile, iou = [], criterion.quantile, criterion.iou
     if missing := [c.name for c, share in zip(data.concepts, coverage) if not share]:
-        notes.append(f"Left out, for want of pixels: {counted(len(missing), 'concept')} ({_listed(missing)}).")
+        notes.append(f"Left out, as no pixel carries them: {counted(len(missing), 'concept')} ({_listed(missing)}).")
     if wide := [c.name for c, share in zip(data.concepts, coverage) if share * iou > quantile]:
         notes.append(
             f"Hard to find: {counted(len(wide), 'concept')} ({_listed(wide)}) on more than {quantile / iou:.3g} of the "
             f"pixels of images with such labels. A mask of {quantile:.2%} of these pixels has an IoU below {iou:g}; "
-            "one that gathers in these images may reach it. A larger quantile could find them."
+            "one concentrated in these images may reach it. A larger quantile could find them."
         )
     if constant:
         notes.append(

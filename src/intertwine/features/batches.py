@@ -200,11 +200,11 @@ def _joined(values: Sequence[Any], sizes: Sequence[int], index: Tensor | None) -
     if not isinstance(first, Tensor):
         if all(value is first or np.all(value == first) for value in values):  # arrays, too
             return first
-        raise ValueError("batches must share what is not of examples to be joined. Got some that differ.")
+        raise ValueError("batches must agree in what is not one value per example to be joined. Got different ones.")
     if any(x.ndim == 0 or len(x) != n for x, n in zip(values, sizes)):
         if all(torch.equal(first, value) for value in values):
             return first
-        raise ValueError("batches must share tensors that are not of examples to be joined. Got some that differ.")
+        raise ValueError("batches must agree in tensors without a row per example to be joined. Got different ones.")
     shapes = {tuple(value.shape[1:]) for value in values}
     if len(shapes) > 1:
         raise ValueError(

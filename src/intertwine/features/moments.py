@@ -113,7 +113,7 @@ def normalisable(batches: Iterable[Any], least: int = 2) -> Iterator[Any]:
     first = next(groups, None)
     if first is None or size(first) < least:
         raise ValueError(
-            f"batches must hold at least {counted(least, 'example')} in all, whose spread is measured. Got fewer. Give "
+            f"batches must hold at least {counted(least, 'example')} in all, to have a spread. Got fewer. Give "
             "more, or leave the statistics as they are."
         )
     yield first

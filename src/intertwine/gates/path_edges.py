@@ -143,7 +143,7 @@ def _sparse(linear: _Linear, i: int, f: Callable[[Tensor], Tensor]) -> _Sparse:
         found.append((torch.full_like(dst, node), dst, values[dst]))
         if (needed := 16.0 * given.numel() * len(dst)) > _LARGEST:
             raise ValueError(
-                f"every layer's table of edges take at most {_LARGEST:.0e} bytes. Got {needed:.1e} for "
+                f"every layer's table of edges must take at most {_LARGEST:.0e} bytes. Got {needed:.1e} for "
                 f"{linear.call.where}, {given.numel()} by {len(values)} nodes. Give smaller inputs."
             )
     none = torch.zeros(0, dtype=torch.long, device=given.device)

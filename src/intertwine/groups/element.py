@@ -52,7 +52,7 @@ class Semidirect:
         if self.monomial is None:
             object.__setattr__(self, "monomial", Permutation(self.n))
         if self.monomial.n != self.n:
-            raise ValueError(f"both parts must act on as many channels. Got {self.linear!r} and {self.monomial!r}.")
+            raise ValueError(f"both parts must have equal channel counts. Got {self.linear!r} and {self.monomial!r}.")
 
     @property
     def n(self) -> int:

@@ -225,7 +225,7 @@ class Group(ABC):
             Monomial(2)
         """
         if self.n != other.n:
-            raise ValueError(f"both groups must act on as many channels. Got {self!r} and {other!r}.")
+            raise ValueError(f"both groups must act on the same number of channels. Got {self!r} and {other!r}.")
         candidates: list[Group] = [self, other]
         for group in candidates:  # breadth first: grows as it is read
             if self.is_subgroup_of(group) and other.is_subgroup_of(group):

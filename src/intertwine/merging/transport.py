@@ -67,8 +67,8 @@ class Transport:
     def apply(self, b: nn.Module) -> nn.Module:
         """``b`` at the width of ``a``: every unit is a mean of units of ``b``, and what reads them is shared out.
 
-        A new network; it computes the same function if each unit of ``b`` became equally many units.
-            A new network; of the same function where each unit of ``b`` became equally many units.
+        Returns:
+            A new network; it computes the same function if each unit of ``b`` became equally many units.
         """
         state, sym = tensors_of(b), self.symmetry
         moved = {name: self._moved(name, state[name]) for name in sym.layouts}
@@ -248,7 +248,7 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
         if n != m and space not in free:
             raise ValueError(
                 "heads, groups and what lies inside them must be equal in number and size. Got "
-                f"{ours.titles[space.name]!r} with {n} in a and {m} in b, of which no mean is a head. Widths of "
+                f"{ours.titles[space.name]!r} with {n} in a and {m} in b, and a mean of heads is no head. Widths of "
                 "streams, MLPs and channels may differ: give b the number of heads and the size of a head (head_dim "
                 "in transformers) that a has."
             )
@@ -277,7 +277,7 @@ def _degrees(sym: Symmetry, sizes: _Sizes, lengths: Sequence[str]) -> _Degrees:
     found = {}
     for key, degree in copy_degrees(program, lengths).items():
         if key[2] in resized and degree is None:
-            raise _uncopied(f"{key[0]!r} in axis {key[1]}, which no share of its weights makes up for")
+            raise _uncopied(f"{key[0]!r} in axis {key[1]}, for which no scaling of its weights makes up")
         if key[2] in resized and degree:
             found[key] = degree
     return found
@@ -310,7 +310,7 @@ def _check_copies(found: Transport, theirs: Symmetry, b: nn.Module, example_inpu
         untold = {n for n in untold if not _doubled(wide_b, narrow, n) and _doubled(wide_b, wide_b.model, n)}
         if not untold:
             return
-    raise _uncopied(f"{min(untold)!r} between widths without a common factor, of which equal units tell nothing")
+    raise _uncopied(f"{min(untold)!r} between widths without a common factor, which equal units cannot check")
 
 
 def _doubled(wide: Wide, model: nn.Module, name: str) -> bool:

@@ -69,7 +69,7 @@ def given(untrained: Any) -> tuple[list[nn.Module], list[nn.Module]]:
     for model in (*a, *b):
         check_module(model, "untrained")
     if not len(a) == len(b) > 0:
-        raise ValueError(f"untrained must hold as many networks built as A as built as B. Got {len(a)} and {len(b)}.")
+        raise ValueError(f"untrained must hold equally many networks built as A and as B. Got {len(a)} and {len(b)}.")
     return a, b
 
 

@@ -78,7 +78,7 @@ def family_of(
     name = _OF_GROUP.get(groups.canonical_name(family), family)
     if name in _PROJECTED:
         if c_in != c_out:
-            raise ValueError(f"both taps must have as many channels for the family {name!r}. Got {c_in} and {c_out}.")
+            raise ValueError(f"both taps must have equal widths for the family {name!r}. Got {c_in} and {c_out}.")
         return family_of(groups.named(name, c_in), bias=bias, channel_dim=channel_dim, seed=generator, **settings)
     kind, settings = _read(name, settings)
     own = _settings(kind)

@@ -115,7 +115,7 @@ def _finished(
     notes: list[str] = []
     kept = answers(result)
     if kept is not result and (hidden := [name for name in result if name not in kept]):
-        notes.append(f"what is returned beside the logits is not part of the function preserved: {listed(hidden)}")
+        notes.append(f"what is returned besides the logits is not part of the function preserved: {listed(hidden)}")
     found = list(output_tensors(kept, notes))
     if not found:
         raise CaptureError(

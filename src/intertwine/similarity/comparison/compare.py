@@ -342,7 +342,7 @@ def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
     own = (getattr(part, "makes_own_gates", True) for model in models for part in model.modules())  # set by iw.gates
     if names and not all(own):
         raise ValueError(
-            f"{names[0]} must be given networks that make their own gates, which the signs of their features tell. Got "
-            "a gated network. Give its gating network (model.gating.network), or compare whole networks with hard "
+            f"{names[0]} must be given networks that make their own gates: the signs of their features. Got a "
+            "gated network. Give its gating network (model.gating.network), or compare whole networks with hard "
             "gates by iw.gates.npk_alignment."
         )

@@ -298,7 +298,7 @@ def gather(
                 left = (time.monotonic() - began) * ((examples or count) / count - 1)
                 if not seen and left > _LONG and progress is not False and not is_silent():
                     print(
-                        f"The pass over {examples} examples will take about {left / 60:.0f} min. Fewer shorten it: "
+                        f"The pass over {examples} examples will take about {left / 60:.0f} min. To shorten it: "
                         "Reading(max_examples=...), --examples on the command line.",
                         file=sys.stderr,
                     )

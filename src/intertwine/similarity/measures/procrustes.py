@@ -117,7 +117,7 @@ class Procrustes(Measure[FeatureSide]):
         return float(self.score_trace(trace, a.norms, b.norms, ratio))
 
     def obeys_triangle(self, sides: Sequence[FeatureSide]) -> bool:
-        """True for rotations and comparison by position; for assigned channels if all sides have as many living."""
+        """True for rotations and comparison by position; for assigned channels at equal numbers of living ones."""
         return self._group.mixes or not self.permutes or len({int(s.kept.sum()) for s in sides}) == 1
 
     def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
