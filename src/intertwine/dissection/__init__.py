@@ -20,7 +20,7 @@ from .result import ArmResult, Count, Dissection, Picture
 
 __all__ = [
     "dissect", "Bases", "BASES", "Criterion", "Maps",
-    # what comes back
+    # results
     "Dissection", "ArmResult", "Count", "Picture",
     # what the symmetry group says
     "predict", "privileged_bases", "PrivilegedBases", "SpaceBasis",

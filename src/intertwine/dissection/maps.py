@@ -46,7 +46,7 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Maps:
-    """How the maps of a layer are read from images.
+    """Options for reading the maps of a layer from images.
 
     Attributes:
         transform: Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input, such as a normalisation; ``None``

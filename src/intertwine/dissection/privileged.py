@@ -103,7 +103,7 @@ class PrivilegedBases(Result):
 
 
 def predict(model: nn.Module, layer: str, example_inputs: Any) -> str:
-    """What the symmetry group of a model's weights says about the basis of one layer.
+    """The prediction of the symmetry group of a model's weights for the basis of one layer.
 
     Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.Conv2d(5, 2, 1))

@@ -53,7 +53,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Picture:
-    """What one of the best units looks at.
+    """One image that one of the best units responds to.
 
     Args:
         arm: Name of the basis.
@@ -312,7 +312,7 @@ class Dissection(Result):
         return [(self.concepts[c], n) for c, n in found.most_common()]
 
     def summary(self) -> str:
-        """What was dissected, detectors for every power of the rotation, and the verdict."""
+        """The dissected layer and data, detectors for every power of the rotation, and the verdict."""
         lines = [
             f"Dissection of {self.layer} in {self.model}: {counted(self.units, 'unit')}, "
             f"{counted(self.images, 'image')} of {self.data}, {counted(len(self.concepts), 'concept')}, "

@@ -119,7 +119,7 @@ def _fit(logits: Tensor | None, labels: Tensor) -> TypeGuard[Tensor]:
 
 
 def known(labels: Tensor) -> Tensor:
-    """Which labels count: all but those that are ignored (-100)."""
+    """The labels that count: all but ignored ones (-100)."""
     return labels.long() != _IGNORED  # in bytes 156 is -100
 
 
@@ -137,7 +137,7 @@ def logits_of(output: Any) -> Tensor | None:
 
 
 def _counts(logits: Tensor | None, labels: Tensor, shifts: bool = False) -> tuple[int, int]:
-    """How many labels are right, and how many count; none where the model may shift them: only it knows how."""
+    """Numbers of labels that are right, and that count; none if the model may shift them, as only it knows how."""
     if not _fit(logits, labels) or (shifts and labels.ndim != 1):
         return 0, 0
     right = correct(logits, labels)

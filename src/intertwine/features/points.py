@@ -64,7 +64,7 @@ def selector_for(module: str, call: int, outputs: Selector | Mapping[str, Select
 
 @dataclass(frozen=True)
 class Reading:
-    """How hidden features are read.
+    """Options for reading hidden features.
 
     Attributes:
         outputs: Which tensor of a tuple or mapping to read, for all layers or by name; see
@@ -120,7 +120,7 @@ class Point:
 
     @property
     def call(self) -> int:
-        """Which of the module's calls this is, from 0."""
+        """Index of this call among the module's calls, from 0."""
         return int(self.name.rsplit("#", 1)[1]) if self.calls > 1 else 0
 
     @property

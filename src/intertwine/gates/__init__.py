@@ -26,6 +26,6 @@ __all__ = [
     "npk_alignment", "overlap", "product_kernel", "register_kernel_rule",
     # gated networks
     "GatedNetwork", "dgn", "dlgn", "dlgn_sf", "gate_permutations", "rectified",
-    # what gates tell
+    # what gates reveal
     "GateMatch", "GateStudy", "active_subnetwork", "effective_maps", "examine", "match_gates", "shared_gates",
 ]  # fmt: skip

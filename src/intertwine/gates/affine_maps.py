@@ -41,11 +41,11 @@ class ActiveSubnetwork(Result):
     log_overlap: float
 
     def contributions(self, output: int, value: Tensor) -> Tensor:
-        """What every entry of the value network's input adds to one output, ``weights * value`` ``(C, *S)``."""
+        """Contribution of every entry of the value network's input to one output, ``weights * value`` ``(C, *S)``."""
         return self.weights[output] * value.to(self.weights)
 
     def summary(self) -> str:
-        """How many paths and units are on for the input."""
+        """Numbers of paths and units that are on for the input."""
         frame = self.to_frame()
         lines = [f"{r.layer}: {r.on:g} of {r.units} units on ({r.share:.0%})" for r in frame.itertuples()]
         count = f"10^{self.log_overlap / math.log(10):.1f} paths are" if self.log_overlap > -math.inf else "No path is"

@@ -162,7 +162,7 @@ def check_labels(x: Tensor, labels: Tensor, classes: Sequence[str] | None) -> in
 
 @dataclass(frozen=True)
 class GateLayer:
-    """How one layer of ReLUs switches over the examples."""
+    """Switching of one layer of ReLUs over the examples."""
 
     name: str  # The layer
     shape: tuple[int, ...]  # Shape of its units ``(C, *S)``
@@ -256,7 +256,7 @@ class GateStudy(Result):
         )
 
     def summary(self) -> str:
-        """How every layer switches, how kernels agree, what is known of other networks, and the verdict."""
+        """Switching of every layer, agreement of kernels, what is known of other networks, and the verdict."""
         lines = [f"{l.name}: {l.on:.0%} of {l.units} units on, {l.never} never, {l.always} always" for l in self.layers]
         lines.append(f"path kernel ~ tangent kernel: {self.alignments['path kernel']['tangent kernel']:.3f}")
         told = lambda share: "not trained" if share is None else f"{share:.1%}"

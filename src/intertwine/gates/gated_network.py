@@ -38,7 +38,7 @@ class GatedNetwork(nn.Module):
         ValueError: If an option is unknown.
     """
 
-    makes_own_gates = False  # the signs of the value network's features do not tell them
+    makes_own_gates = False  # the signs of the value network's features are not its gates
 
     def __init__(
         self, gating: nn.Module, value: nn.Module, *, gate: str = "soft", beta: float = 10.0, input: str = "x",

@@ -57,7 +57,7 @@ class Paths:
 
     @property
     def contributions(self) -> Tensor:
-        """What each path adds to the output ``(N, P)``."""
+        """Contribution of each path to the output ``(N, P)``."""
         return self.signal * self.activity * self.value
 
     def kernel(self) -> Tensor:

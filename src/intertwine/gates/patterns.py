@@ -157,7 +157,7 @@ def _gates_of(network: GatedNetwork, program: ReluProgram, x: Tensor, batch_size
 
 @dataclass(frozen=True)
 class SpaceMatch:
-    """How the units of one space were matched."""
+    """The match of the units of one space."""
 
     space: str  # Name of the space
     layers: tuple[str, ...]  # The ReLUs that switch its units

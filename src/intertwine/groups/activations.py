@@ -33,7 +33,7 @@ Parity = Literal["odd", "even"]
 
 @dataclass(frozen=True)
 class Homogeneity:
-    """How ``sigma(a x)`` relates to ``sigma(x)`` for all ``x``: Theorem E.14 reduces the group to this.
+    """Relation of ``sigma(a x)`` to ``sigma(x)`` for all ``x``, to which Theorem E.14 reduces the group.
 
     Examples:
         >>> relu = Homogeneity("nonlinear", degree=Fraction(1))

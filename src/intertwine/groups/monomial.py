@@ -253,7 +253,7 @@ class Monomial(Group):
         return assign(gain) if self.permutes else torch.arange(self.n, device=gain.device)
 
     def _gain(self, m: Tensor) -> Tensor:
-        """What pairing output ``i`` with input ``j`` saves of ``|m|^2``, up to a part common to all permutations."""
+        """Part of ``|m|^2`` that pairing output ``i`` with input ``j`` saves, up to what all permutations share."""
         if self.scales:
             return m.square() if self.signs else m.clamp_min(0).square()
         return m.abs() if self.signs else m

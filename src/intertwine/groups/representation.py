@@ -11,7 +11,7 @@ KINDS = ("permutation", "scale", "sign", "linear")  # what the elements of space
 
 @dataclass(frozen=True)
 class Representation:
-    """How an element acts on one axis: ``y_i = prod_k exp(e_k t_ki) prod_k s_ki^(f_k) x_(p_i)``, then ``M y``.
+    """The action of an element on one axis: ``y_i = prod_k exp(e_k t_ki) prod_k s_ki^(f_k) x_(p_i)``, then ``M y``.
 
     Attributes:
         scale: Exponent ``e_k`` of every positive scale ``exp(t_k)``.

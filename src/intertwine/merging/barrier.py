@@ -28,7 +28,7 @@ _FEWEST = 3  # points: both ends and one between
 
 @dataclass(frozen=True)
 class PathOptions:
-    """How paths between networks are made and scored.
+    """Options for making and scoring paths between networks.
 
     Attributes:
         recalibrate: Whether to add the recalibrated variant, for networks with batch norms.

@@ -129,7 +129,7 @@ Setting = float | bool | tuple[tuple[str, float], ...]  # one number, or numbers
 
 @dataclass(frozen=True)
 class Recipe:
-    """What mergekit does with whole models of one architecture.
+    """A merge of whole models of one architecture, as mergekit does it.
 
     Args:
         method: One of linear, slerp, task_arithmetic, ties, dare_ties and dare_linear.

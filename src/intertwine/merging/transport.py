@@ -41,7 +41,7 @@ _Sizes = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Transport:
-    """How the units of ``b`` are shared among those of a network of another width.
+    """The sharing of the units of ``b`` among those of a network of another width.
 
     Attributes:
         symmetry: The symmetry of ``a``.

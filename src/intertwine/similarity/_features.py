@@ -49,7 +49,7 @@ def check_same_examples(n: int, m: int) -> None:
 
 
 def check_distinct(index: Tensor, of: Tensor, n: int) -> tuple[Tensor, bool]:
-    """An index of ``n`` examples beside numbers ``of`` them, and whether it permutes all; refused if it repeats any."""
+    """A checked index of ``n`` examples on the device of ``of``, and whether it permutes all; repeats are refused."""
     if index.ndim != 1 or index.numel() < _MIN_EXAMPLES:
         shape = tuple(index.shape)
         raise ValueError(f"index must be a vector of at least {_MIN_EXAMPLES} examples. Got shape {shape}.")

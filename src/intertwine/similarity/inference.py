@@ -201,7 +201,7 @@ def best_p_values(scores: Tensor, null: Tensor) -> Tensor:
 
 
 def excess(scores: Tensor, level: Tensor) -> Tensor:
-    """How far scores lie above a level, as a share of the way to 1."""
+    """Height of scores above a level, as a share of the way to 1."""
     return (scores - level) / (1 - level).clamp(min=1e-9)
 
 

@@ -111,7 +111,7 @@ class StitchingLayer(nn.Module, ABC):
         )
 
     def doubly_stochastic_error(self) -> float | None:
-        """How far the relaxed permutation is from doubly stochastic (see the function); ``None`` without one."""
+        """Distance of the relaxed permutation from doubly stochastic (see the function); ``None`` without one."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Options of stitching beside models, layers, families and data, and recipes of training."""
+"""Options of stitching besides models, layers, families and data, and recipes of training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from .stitched import TailNorm
 
 @dataclass(frozen=True)
 class Recipe:
-    """How stitching layers are trained (paper 1, D.2).
+    """Recipe for training stitching layers (paper 1, D.2).
 
     Attributes:
         epochs: Passes over the training data.
@@ -61,7 +61,7 @@ def recipe_of(recipe: Recipe | str) -> Recipe:
 
 @dataclass(frozen=True)
 class StitchOptions:
-    """How networks are stitched, and what the run is called.
+    """Options of stitching networks, and names for the run.
 
     Attributes:
         skip: Inside residual blocks: A's skip connections unchanged (``"a"``, the paper), each mapped by its own layer

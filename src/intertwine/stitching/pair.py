@@ -57,7 +57,7 @@ class Cut:
 
     @property
     def mapped(self) -> tuple[Crossing, ...]:
-        """What has a stitching layer of its own: the tap, and with ``skip="mapped"`` the skip connections."""
+        """The values with their own stitching layer: the tap, and with ``skip="mapped"`` the skip connections."""
         return (self.tap, *self.skips) if self.skip == "mapped" else (self.tap,)
 
     @property
@@ -232,7 +232,7 @@ class Pair:
         return point
 
     def _crossing(self, tap: Ref, name: str) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
-        """What B's tail reads besides the tap: what depends on weights, and what the input alone determines."""
+        """The values that B's tail reads besides the tap: those that depend on weights, and those of the input."""
         after = self.b.descendants(tap)
         output = self.b.outputs[0]
         if output != tap and output.id not in after:

@@ -48,7 +48,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to stitch."""
+    """Networks to stitch, and how."""
 
     at: tuple[At, ...]
     families: tuple[Family, ...]
@@ -267,7 +267,7 @@ def _result(
 def _pairing(
     matrix: Tensor, layer: StitchingLayer, moments: Moments
 ) -> tuple[dict[str, list[Any]] | None, float | None]:
-    """Which channels are matched, also in G_ReLU's closed form (its start), and on how many live rows both agree."""
+    """The matched channels, also in G_ReLU's closed form (its start), and the share of live rows where both agree."""
     pairing = pairing_of(matrix)
     if pairing is None or not layer.log_components:
         return pairing, None

@@ -20,7 +20,7 @@ TailNorm = Literal["eval", "train"]
 
 @dataclass(frozen=True)
 class Relation:
-    """How A's features at the tap are laid out like B's, before any map of channels."""
+    """Layout of A's features at the tap like B's, before any map of channels."""
 
     # ``"same"``, ``"resize"`` (maps of another size, interpolated linearly), ``"to_tokens"`` or ``"to_maps"`` (the same
     # positions in another order of axes)
@@ -42,7 +42,7 @@ class Relation:
 
 
 def relate(a: Point, b: Point) -> Relation:
-    """How features at a point of A are laid out like those at a point of B.
+    """The layout of features at a point of A like those at a point of B.
 
     Maps of other sizes are interpolated; maps ``(N, C, H, W)`` and tokens ``(N, H W, C)`` hold the same positions.
 

@@ -24,7 +24,7 @@ _MANY = 128  # rows below which blocks do not pay off
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer saw in a run."""
+    """Inputs and gradients of one layer in a run."""
 
     module: nn.Module  # The layer
     names: frozenset[str]  # The chosen parameters that it covers
@@ -277,7 +277,7 @@ def _channels_first(module: nn.Module, t: Tensor) -> Tensor:
 
 
 def _multiplied(module: nn.Module, given: Tensor) -> Tensor:
-    """What the weights multiply at each position ``(n, D, P)``."""
+    """Values that the weights multiply at each position ``(n, D, P)``."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         given = F.batch_norm(given, module.running_mean, module.running_var, eps=module.eps)
     if isinstance(module, nn.Conv1d | nn.Conv2d):
@@ -286,7 +286,7 @@ def _multiplied(module: nn.Module, given: Tensor) -> Tensor:
 
 
 def _windows(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    """What each output position sees, ``(n, C_in * window, P)``."""
+    """Values that each output position sees, ``(n, C_in * window, P)``."""
     padded = module.padding_mode != "zeros"
     if padded:
         x = F.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)

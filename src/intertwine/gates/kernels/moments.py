@@ -22,7 +22,7 @@ class Uncovered(ValueError):
 
 @dataclass(frozen=True)
 class Layout:
-    """How kernels of ``n`` by ``m`` examples lie in memory: ``(n, P, m, P)`` with ``pairs``, else ``(P, n, m)``.
+    """Memory layout of kernels of ``n`` by ``m`` examples: ``(n, P, m, P)`` with ``pairs``, else ``(P, n, m)``.
 
     Each position against itself is enough if nothing averages or chooses among positions.
     """
@@ -84,7 +84,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Grid:
-    """How a convolution's window lies on its input, for each axis."""
+    """Placement of a convolution's window on its input, for each axis."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]

@@ -24,7 +24,7 @@ from .procrustes import SHARE, estimate_procrustes, stack_sizes
 
 _SURE = 1.959963984540054  # standard deviations that an error exceeds once in 20 times
 _NUMBERS = 1 << 24  # numbers of a side that are upcast to float64 at a time: 128 MB
-_ROUNDING = 6e-4  # what products of channels in bfloat16 leave of a score's digits, and of that of their sum
+_ROUNDING = 6e-4  # rounding error of a score from bfloat16 products of channels, and from their sum
 _HEAVY = 3.5  # skewness of one block beyond which no Pearson III fits: one Gaussian component has the root of 8
 _SHUFFLES = 99  # shuffles drawn in that case
 
@@ -181,7 +181,8 @@ class _PairSums:
         return scores, _quantiles(spread) * (2 * spread.sum(0) * (1 - seen)).sqrt(), width
 
     def unseen(self, a: Sequence[float], b: Sequence[float], blocks: Sequence[int], scores: Tensor) -> Tensor:
-        """What a score may lose by pairs from different blocks, given the fourth powers they may add on either side."""
+        """Possible loss of a score by pairs from different blocks, given the fourth powers they may add on each
+        side."""
         seen = sum(n * n for n in blocks) / sum(blocks) ** 2
         x, y = (1 + seen * (2 * torch.tensor(u).double()).sqrt() / size for u, size in ((a, self.aa), (b, self.bb)))
         return scores.abs() * (1 - 1 / torch.outer(x, y).sqrt())
@@ -193,7 +194,7 @@ class _PairSums:
 
 
 def _quantiles(spread: Tensor) -> Tensor:
-    """How many deviations an error spans: more where few pairs of examples make most of the spread, ``(L_a, L_b)``.
+    """Number of deviations an error spans: more if few pairs of examples make most of the spread, ``(L_a, L_b)``.
 
     A quantile of Student's distribution, by its expansion, with as many degrees of freedom as make the spreads of the
     blocks, ``(blocks, L_a, L_b)``, vary as they do (Satterthwaite), and no more than there are blocks.

@@ -193,7 +193,7 @@ class Layer:
 
     @property
     def silent(self) -> str:
-        """Why this layer has no score by any measure; empty if it may have one."""
+        """Reason why this layer has no score by any measure; empty if it may have one."""
         why = ""
         if not torch.isfinite(self.high - self.low).all():
             why = "NaN or infinite values in it"

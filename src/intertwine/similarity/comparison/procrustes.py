@@ -255,7 +255,7 @@ class _Cells:
         return self._m.best_traces(gains, rows >= min(gains.shape[-2:]))
 
     def _bias(self, trace: Tensor, of: str) -> Tensor:
-        """How much best maps gain from noise: the mean over two halves, less the whole; 0 if unknown."""
+        """Gain of best maps from noise: the mean over two halves, minus the whole; 0 if unknown."""
         if self._t.cross.shape[of == "parts"] < 2:
             return torch.zeros_like(trace)
         bias = -trace

@@ -278,7 +278,7 @@ class ComparisonSet(Result):
         return verdict.agreement(self.scores[name], self.null_p[name], reached)
 
     def agreeing(self, measure: str | None = None) -> str:
-        """Which networks agree, and at how many layers, in words; empty where nothing is known."""
+        """The networks that agree, and at how many layers, in words; empty where nothing is known."""
         by: dict[str, list[str]] = {"every layer": [], "some layers": [], "no layer": []}
         found = self.agreement(measure)[:, *self._upper]
         for (a, b), count, known in zip(combinations(self.names, 2), found.nansum(0).int(), (~found.isnan()).sum(0)):
@@ -334,7 +334,7 @@ class ComparisonSet(Result):
         return rows
 
     def summary(self) -> str:
-        """Which networks are alike, by the first measure; and by each measure, at how many layers, and where."""
+        """The networks that are alike, by the first measure; and by each measure, at how many layers, and where."""
         name, n = self.measures[0], len(self.names)
         off = self.matrix(name).clone().fill_diagonal_(-torch.inf).nan_to_num(nan=-torch.inf)
         i, j = divmod(int(off.argmax()), n)

@@ -171,7 +171,7 @@ def _matters(module: nn.Module, key: str, value: Any) -> bool:
 
 
 def _code(value: Any, inside: tuple[Any, ...] = ()) -> Any:
-    """What a function or class does, as far as it is written in Python; anything else unchanged.
+    """Behaviour of a function or class, as far as it is written in Python; anything else unchanged.
 
     What a function does depends on all that it closes over; anything it is ``inside`` of is not described again.
     """

@@ -57,7 +57,7 @@ class Summary:
 
 
 def paired(comparison: Compared) -> str:
-    """How layers of A correspond to layers of B: by ``"name"``, by ``"order"`` of equal shapes, or not: empty."""
+    """The way layers of A correspond to layers of B: by ``"name"``, by ``"order"`` of equal shapes, or not: empty."""
     if comparison.layers_a == comparison.layers_b:
         return "name"
     return "order" if comparison.shapes_a == comparison.shapes_b else ""
@@ -148,7 +148,7 @@ def reach(levels: Tensor, networks: int = 0) -> Tensor:
 
 
 def judged_by(untrained: bool) -> str:
-    """What agreement must be beyond, in words."""
+    """The levels that agreement must exceed, in words."""
     return f"chance{' and untrained networks' if untrained else ''}"
 
 
@@ -172,7 +172,7 @@ def untrained_levels(comparison: Compared, measure: str) -> Tensor:
 
 
 def spread(levels: Tensor, networks: int = 0, together: bool = False) -> float:
-    """How far above the mean of pairs of untrained networks ``(pairs, L)`` another pair comes in 19 of 20 cases.
+    """Height above the mean of pairs of untrained networks ``(pairs, L)`` below which another stays in 19 of 20 cases.
 
     Student's bound, ``t s sqrt(f)``, with the spread ``s`` of all layers around their means. For pairs of ``2 pairs``
     networks, ``f = 1 + 1 / n`` with ``n = pairs``. All pairs of ``n`` networks share some: if scores are sums over
@@ -315,7 +315,7 @@ def _word(summary: Summary, examples: int) -> str:
     """Word for how similar; empty without the level of untrained networks, whose scores may be as high.
 
     If the word depends on which pair of untrained networks is taken, both words are given; if the intervals over
-    examples leave more than that open, nothing can be told.
+    examples leave more than that open, no word is given.
     """
     level = max(summary.chance or 0.0, *(summary.untrained or (0.0,)))
     low, high = ((end - level) / max(1 - level, 1e-9) for end in summary.interval or (0.0, 0.0))
