@@ -181,8 +181,7 @@ class _PairSums:
         return scores, _quantiles(spread) * (2 * spread.sum(0) * (1 - seen)).sqrt(), width
 
     def unseen(self, a: Sequence[float], b: Sequence[float], blocks: Sequence[int], scores: Tensor) -> Tensor:
-        """Possible loss of a score by pairs from different blocks, given the fourth powers they may add on each
-        side."""
+        """Possible loss of a score by pairs from different blocks, by the fourth powers they may add on each side."""
         seen = sum(n * n for n in blocks) / sum(blocks) ** 2
         x, y = (1 + seen * (2 * torch.tensor(u).double()).sqrt() / size for u, size in ((a, self.aa), (b, self.bb)))
         return scores.abs() * (1 - 1 / torch.outer(x, y).sqrt())
