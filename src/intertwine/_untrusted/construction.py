@@ -13,7 +13,7 @@ from ..errors import CheckpointError
 
 @contextmanager
 def limited_construction(name: str, most: int = 300_000) -> Iterator[None]:
-    """Stop what is built in the block as soon as its tensors exceed the free memory, or its modules all reason.
+    """Stop what is built in the block as soon as its tensors exceed free memory, or its modules any reasonable number.
 
     Layers ask for memory and fill it later, after they have registered their parameters; on the meta device they never
     do. So the sum is taken as they register.

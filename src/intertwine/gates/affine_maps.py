@@ -29,8 +29,8 @@ class ActiveSubnetwork(Result):
         weights: Effective linear map ``(outputs, C, *S)``: what each output multiplies the value network's input by.
         offsets: What biases add to each output ``(outputs,)``.
         outputs: ``weights`` applied to the input, plus ``offsets`` ``(outputs,)``: exactly the network's outputs.
-        log_overlap: Natural logarithm of the overlap of the input with itself: of how many paths to one output are on.
-            If layers share weights between positions, pairs of paths in one bundle are counted.
+        log_overlap: Natural logarithm of the overlap of the input with itself: of the number of active paths to one
+            output. If layers share weights between positions, pairs of paths in one bundle are counted.
     """
 
     layers: tuple[str, ...]

@@ -28,7 +28,7 @@ Interpolation = Literal["linear", "spherical"]
 _PARALLEL = 1e-6  # sine of the angle below which a great circle is a line
 Repair = bool | Literal["recalibrate", "repair", "rescale"]
 _REPAIRS = ("recalibrate", "repair", "rescale")
-_SURELY = 2.0  # times as much must be explained the other way round for a swap to be certain
+_SURELY = 2.0  # a swap is certain if the other way round explains so many times as much of the weights
 _SHARE = 0.01  # share of the weights above what unrelated ones explain
 
 

@@ -120,7 +120,7 @@ _OF_ALL = ("t", "normalize", "rescale", "lambda", "int8_mask")
 _RANGES = {"t": "between 0 and 1", "density": "above 0 and at most 1"}
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _CASTS = ("dtype", "out_dtype")
-_OF_PARTS = ("linear", "slerp", "task_arithmetic")  # merge real and imaginary parts alike
+_OF_PARTS = ("linear", "slerp", "task_arithmetic")  # real and imaginary parts of a merge are merges of these parts
 _NOTHING = 1e-8  # sum of weights below which nothing is divided by it
 _LARGEST = 1 << 20  # most bytes of a recipe
 

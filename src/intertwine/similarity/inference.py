@@ -185,7 +185,7 @@ def infer(
 
 
 def p_value(score: float, null: Tensor) -> float:
-    """Share of null scores as high as ``score``, up to rounding of 1e-6, counting the score as one (so never 0)."""
+    """Share of null scores at least as high as ``score``, up to rounding of 1e-6, counting itself (so never 0)."""
     return (1 + int((null >= score - _TIE).sum())) / (1 + len(null))
 
 

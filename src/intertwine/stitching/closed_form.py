@@ -132,7 +132,7 @@ def diagonal(moments: Moments) -> Tensor:
 def unit_row_sum(moments: Moments) -> Tensor:
     """Matrices whose rows sum to one: linear regression under ``A 1 = 1``, the solution of smallest norm.
 
-    What rows lack costs nothing on channels of A that never respond: with one such channel, the fit is the free one.
+    What rows lack costs nothing on channels of A that never respond: with one of them, the fit is that of all matrices.
     """
     energy = moments.xx.diagonal()
     live = energy[energy > 0]

@@ -82,8 +82,8 @@ def product_kernel(
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """``NPK(x, y) = <x, y> prod_l <G_l(x), G_l(y)>`` (P2 theorem 3.1, lemma 2.1), for fully connected networks.
 
-    With constant input 1 the first factor is ``d_in``. The order of the layers does not matter, without biases, which
-    the paper does not have. With them, paths also begin at a constant 1: ``K_l = K_(l-1) <G_l(x), G_l(y)> + 1``.
+    With constant input 1 the first factor is ``d_in``. The order of layers does not matter, except with biases (the
+    paper has none): paths then also begin at a constant 1 in each layer, ``K_l = K_(l-1) <G_l(x), G_l(y)> + 1``.
 
     Besides the gates and the result, only tiles of 256 by 256 (2,048 on a GPU) are held; if the processor does not
     multiply bytes, float32 copies of either side too.

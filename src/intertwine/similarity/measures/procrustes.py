@@ -48,7 +48,7 @@ class Procrustes(Measure[FeatureSide]):
     ``mu(X, Y) = 1 - delta / 2`` with ``delta = min_g |X/|X| - (Y/|Y|) g|`` over the group, in Frobenius norms. If the
     group has scales per channel, ``mu(X, Y) = 1 - delta / (2 sqrt(max(d, d')))`` with each of the ``d`` and ``d'``
     channels divided by its norm first. ``X`` has a row for every example and position and a column for every channel;
-    with ``center``, ``X - 1 m^T`` takes its place throughout, with ``m`` the mean row.
+    with ``center`` it is ``X - 1 m^T`` before anything else, with ``m`` the mean row.
 
     ``"size_and_shape"`` keeps the sizes: ``X`` and ``Y`` are both divided by ``sqrt((|X|^2 + |Y|^2) / 2)``, so the
     score equals that of ``"orthogonal"`` for sides of one size and is lower elsewhere (Dryden and Mardia, "Statistical
