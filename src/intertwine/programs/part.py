@@ -18,8 +18,8 @@ _RUNNING = ("running_mean", "running_var")
 class Part(nn.Module):
     """Some calls of a program as a module, from some of its values to others, for any batch size.
 
-    What does not depend on the input is computed once. Weights are those that the program holds, shared by its parts
-    and never written; running statistics of batch norms are its own. In training mode a batch norm uses the batch's
+    What does not depend on the input is computed once. Weights are the program's, shared by all its parts and never
+    written; running statistics of batch norms are the part's own. In training mode a batch norm uses the batch's
     statistics and updates its copies, as ``nn.BatchNorm2d`` does; dropout stays off. It starts in evaluation mode.
 
     Args:
