@@ -346,7 +346,7 @@ def test_bad_options(options, message):
         ({"bootstrap": 1}, "one half has no spread"),
         ({"untrained": -1}, r"untrained must be 0 or more\. Got -1"),
         ({"untrained": (nn.ReLU(),)}, r"untrained must be \(a0, b0\).*Got 1\."),
-        ({"untrained": (nn.ReLU(), [])}, r"untrained must hold as many.*Got 1 and 0\."),
+        ({"untrained": (nn.ReLU(), [])}, r"untrained must hold equally many.*Got 1 and 0\."),
     ],
 )
 def test_what_cannot_be_drawn(options, message):
