@@ -70,7 +70,7 @@ class Comparison(Result):
             was asked for.
         acting_b: For each layer of B.
         best_p: p-value of the partner that :meth:`best` names for each layer of A, ``(L_a,)``: ``null_p`` times the
-            layers of B, or the share of shuffles whose own best match lies as far above chance, if all were scored.
+            scored layers of B, or the share of shuffles whose own best match lies as far above chance, if all were.
         error: Bound within which the exact score lies 19 times out of 20, if scores are estimated from pairs of
             examples within blocks and from sampled positions; ``None`` if they are exact.
 
