@@ -468,7 +468,7 @@ def test_networks_that_are_listed_twice_and_zeros_are_noted(run, vits):
     (vits / "r.yml").write_text(f"merge_method: linear\nmodels: [{models}]\n")
     for words in (("r.yml",), ("vit_a", "zeros", "vit_a")):
         ran = run.done("merge", *words, "--method", "none", "--out", "m")
-        assert "Note: vit_a is listed 2 times, and counts as often." in ran.err
+        assert "Note: vit_a is listed 2 times, and counts that many times." in ran.err
         assert "Note: all weights of zeros" in ran.err
         want, found = (load_pretrained(vits / name).classifier.weight for name in ("vit_a", "m"))
         torch.testing.assert_close(found, want * 2 / 3)

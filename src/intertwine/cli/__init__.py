@@ -1,4 +1,4 @@
-"""The command line. Commands load torch and the rest when they run, so that help is instant."""
+"""The command line. Commands load torch and other heavy modules only when they run, so that help is instant."""
 
 import signal
 import threading

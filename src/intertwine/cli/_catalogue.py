@@ -1,6 +1,6 @@
-"""Catalogue of all names that commands take, kept as a file: read in milliseconds, without the modules that own them.
+"""Catalogue of all names that commands take, kept in a file that loads in milliseconds without the owning modules.
 
-``python -m intertwine.cli._catalogue`` writes it anew; a test holds it to the registries.
+``python -m intertwine.cli._catalogue`` rewrites it; a test checks that it agrees with the registries.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any, get_args, get_type_hints
 FILE = Path(__file__).with_name("catalogue.json")
 
 _ONES = {"input": "ones"}
-# Gated version -> what it is in the paper's words, where its gates come from, what its value network is given, and how
-# it is built: its kind, and arguments.
+# Gated version -> its name in the paper, where its gates come from, the input of its value network, and how it is
+# built: its kind and arguments.
 VERSIONS: dict[str, tuple[str, str, str, str, dict[str, str]]] = {
     "dgn": ("DGN(x, x)", "learnt beside the weights", "x", "dgn", {}),
     "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1", "dgn", _ONES),
@@ -29,7 +29,7 @@ VERSIONS: dict[str, tuple[str, str, str, str, dict[str, str]]] = {
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """Names by what they are names of; built-in networks with their facts.
+    """Names by kind; built-in networks come with their facts.
 
     Examples:
         >>> catalogue()["models"]["mlp"]["input"]
@@ -39,7 +39,7 @@ def catalogue() -> dict[str, Any]:
 
 
 def gathered() -> dict[str, Any]:
-    """Names by what they are names of, gathered from the registries themselves."""
+    """Names by kind, gathered from the registries themselves."""
     from .. import exchange, groups, matching, similarity, stitching
     from ..groups.intertwiners import GATED_UNITS
     from ..lab import data, experiments, networks, training
@@ -71,7 +71,7 @@ def gathered() -> dict[str, Any]:
 
 
 def _options_of(solver: Any) -> dict[str, str]:
-    """What each option of a solver takes that the command line can say: a number (or a truth) or a text."""
+    """Kind of value, number (or boolean) or text, of each solver option that the command line can set."""
     hints = get_type_hints(type(solver))
     kinds = {
         f.name: {*get_args(hint)} if isinstance(hint := hints[f.name], UnionType) else {hint} for f in fields(solver)

@@ -1,6 +1,6 @@
-"""Checks of options before anything heavy is imported: one for each name of an option, the same in all commands.
+"""Checks of options before anything heavy is imported: one for each option name, the same in all commands.
 
-They see names, files and choices; what needs the models or the data is checked by the work itself.
+They check names, files and choices; whatever needs the models or the data is checked later, by the command's work.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ from ._catalogue import catalogue
 
 
 def check(field: str, value: Any) -> None:
-    """Refuse the value of a field of the options that cannot be right."""
+    """Refuse an option value that cannot be right."""
     if value is None:
         return
     for word in (value if isinstance(value, list) else [value]) if field in _CHOICES else ():
@@ -28,7 +28,7 @@ def check(field: str, value: Any) -> None:
 
 
 def words(values: Sequence[str] | None, option: str) -> list[str]:
-    """Words of an option that may be repeated and hold several, joined by commas; an unset shell variable has none."""
+    """Words of an option that may be repeated and may join several by commas; an unset shell variable is refused."""
     found = [word.strip() for value in values or () for word in value.split(",") if word.strip()]
     if values and not found:
         raise ValueError(f"{option} must hold names joined by commas. Got {','.join(values)!r}, without any.")
@@ -42,7 +42,7 @@ def check_known(option: str, given: str, known: Sequence[str]) -> None:
 
 
 def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuse a file of a kind that a command does not write, and a folder where a file is meant."""
+    """Refuse a file type that a command does not write, and a folder where a file is meant."""
     folder = "" in suffixes
     if out is not None and out.is_dir() and not folder:
         raise ValueError(f"--out must be a file. Got the folder {str(out)!r}.")
@@ -54,7 +54,7 @@ def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:
 
 
 def check_method(method: str, others: Sequence[str]) -> None:
-    """Refuse a way to align that does not exist, and options after its colon that it does not have."""
+    """Refuse an alignment method that does not exist, and options after the colon that the method does not have."""
     solvers = catalogue()["methods"]
     name, colon, text = method.partition(":")
     check_known("--method", name, [*solvers, *others])
@@ -67,7 +67,7 @@ def check_method(method: str, others: Sequence[str]) -> None:
 
 
 def check_model(spec: str) -> None:
-    """Refuse a model that does not exist, and arguments that a built-in one lacks; what a factory builds may be all."""
+    """Refuse a model that does not exist, and arguments that a built-in one lacks; a factory may take any."""
     name, colon, rest = spec.partition(":")
     if spec.startswith(HF):
         if Path(rest).is_file():
@@ -91,7 +91,7 @@ def check_model(spec: str) -> None:
 
 
 def check_factory(what: str, place: str) -> None:
-    """Refuse a file or a module that is not there; the current folder is looked at as for the factory itself."""
+    """Refuse a file or module that is not there; the current folder counts, as it does for the factory itself."""
     top = place.partition(".")[0]
     if place.endswith(".py"):
         existing(f"file of {what}", Path(place))
@@ -100,7 +100,7 @@ def check_factory(what: str, place: str) -> None:
 
 
 def _check_arguments(name: str, text: str) -> None:
-    """Refuse arguments that a built-in network does not have, and values of another kind than the usual one."""
+    """Refuse arguments that a built-in network does not have, and values of another type than the default."""
     usual = catalogue()["models"][name]["arguments"]
     for key, value in named_values(text, f"{name}:{text}"):
         check_known(f"argument of {name}", key, list(usual))
@@ -109,7 +109,7 @@ def _check_arguments(name: str, text: str) -> None:
 
 
 def _path_in(what: str, spec: str, forms: Sequence[str]) -> str:
-    """The path in a word such as ``parquet:PATH`` or ``cifar10[:PATH]``, the forms that it may have."""
+    """The path in a word of one of the given forms, such as ``parquet:PATH`` or ``cifar10[:PATH]``."""
     kind, _, path = spec.partition(":")
     kinds = {form.partition(":")[0].removesuffix("["): form for form in forms}
     form = kinds.get(kind, "")
@@ -124,7 +124,7 @@ def _data(spec: str) -> None:
 
 
 def _each(check_one: Callable[[Any], object]) -> Callable[[Sequence[Any]], object]:
-    """The check of several values."""
+    """The check of several values, one by one."""
     return lambda values: [check_one(value) for value in values]
 
 
@@ -135,7 +135,7 @@ def _several(paths: Sequence[Path]) -> None:
 
 
 def _network(text: str) -> None:
-    """Refuse what is neither a checkpoint, which names its model itself, nor a model."""
+    """Refuse what is neither a model nor a checkpoint, which names its own model."""
     if not Path(text.removeprefix(HF)).exists():
         check_model(text)
     elif not text.startswith(HF) or not Path(text.removeprefix(HF)).is_dir():
@@ -150,7 +150,7 @@ def _concepts(spec: str) -> None:
 
 
 def _families(values: Sequence[str]) -> None:
-    """Refuse families that do not exist; a number ends the names that have one, such as ``rank-4``."""
+    """Refuse families that do not exist; some names end in a number, such as ``rank-4``."""
     known = catalogue()["families"]
     for word in values:
         head, dash, value = word.partition("-")
@@ -169,7 +169,7 @@ def _device(text: str) -> None:
 
 
 def _activation(name: str) -> None:
-    """Refuse an activation that is neither known nor of a module; a number may follow a colon."""
+    """Refuse an activation that is neither known nor named as module:function; a number may follow a colon."""
     head, colon, _ = name.partition(":")
     known = catalogue()["activations"]
     if head in known or name.startswith("x^"):
@@ -183,7 +183,7 @@ def _activation(name: str) -> None:
 
 _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "npu", "xla")
 
-# What an option may say: words, and names of lists in the catalogue.
+# Allowed values of an option: words, and names of lists in the catalogue.
 _CHOICES: dict[str, tuple[str, ...]] = {
     "format": ("formats",), "measures": ("measures",), "kinds": ("kinds",),
     "recipe": ("recipes",), "gated": ("gated", "none"), "split": ("train", "validation", "test", "all"),

@@ -1,4 +1,4 @@
-"""The frame of all commands: help with examples, errors as one line, exit codes, and what is undone at the end."""
+"""The frame of all commands: help with examples, one-line errors, exit codes, and clean-up at the end."""
 
 import shlex
 import sys
@@ -22,15 +22,15 @@ from ._checks import words
 from ._options import ADVANCED, Declared, Options, declared
 
 FAILED = 1
-STOPPED, TERMINATED = 130, 143  # by Ctrl-C and by SIGTERM, as the shell has it
-WRONG = 2  # bad usage or bad input, as the shell's own commands have it
+STOPPED, TERMINATED = 130, 143  # by Ctrl-C and by SIGTERM, the shell's own codes
+WRONG = 2  # bad usage or bad input, the code of the shell's own commands
 
 _SMALL_INPUT = 256  # numbers of an example: digits have 64
 _SMALL_NETWORK = 1_000_000  # weights
 
 _FIRST, _LAST = ("model", "model_b"), ("seed", "device", "out", "as_json")
 
-# What a user can put right: files, values, missing extras. Our own kinds derive from these.
+# Errors that a user can fix: files, values, missing extras. Our own error classes derive from these.
 _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
 
 
@@ -38,7 +38,7 @@ _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
 class Running:
     """A command that runs."""
 
-    stack: ExitStack  # Undone when it ends: locks, numbers of threads
+    stack: ExitStack  # Undone when it ends: locks, thread counts
     threads: int | None = None  # What ``--threads`` says
     overwrite: bool = False  # What ``--overwrite`` says
 
@@ -47,19 +47,19 @@ _running: ContextVar[Running | None] = ContextVar("running", default=None)
 
 
 class Termination(KeyboardInterrupt):
-    """A request to end, as ``kill`` sends it: the command tidies up as for Ctrl-C."""
+    """A request to terminate, as ``kill`` sends it: the command cleans up as for Ctrl-C."""
 
 
 class Command(TyperCommand):
-    """One command: whatever goes wrong in it ends as one line on standard error and an exit code."""
+    """One command: whatever goes wrong in it becomes one line on standard error and an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options, and keep the command line as text in ``ctx.obj`` for results to remember."""
+        """Read the options, and keep the command line as text in ``ctx.obj`` for results to record."""
         ctx.obj = shlex.join(["intertwine", str(self.name), *args])
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, options, and the options that most people never need."""
+        """Write the arguments, the options, and then the advanced options."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], ADVANCED: []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -79,7 +79,7 @@ class Command(TyperCommand):
                 if given.get("threads") is not None:
                     use_threads(given["threads"])
                 return super().invoke(ctx)
-        except (typer.Exit, typer.Abort, BrokenPipeError):  # whoever reads our output may have read enough, as `| head`
+        except (typer.Exit, typer.Abort, BrokenPipeError):  # the reader of our output may have closed it, as `| head`
             raise
         except KeyboardInterrupt as request:
             print("stopped", file=sys.stderr)
@@ -96,7 +96,7 @@ class Command(TyperCommand):
 
 
 def as_function(options: type[Options]) -> Callable[..., None]:
-    """The function that typer makes a command of: its parameters are the fields, its help is the docstring."""
+    """The function that typer turns into a command: its parameters are the fields, its help is the docstring."""
     own = {f.name: declared(f) for f in fields(options) if f.name != "line"}
 
     def command(context: typer.Context, **values: Any) -> None:
@@ -120,14 +120,14 @@ def as_function(options: type[Options]) -> Callable[..., None]:
             parameters.append(Parameter(f.name, kind, default=default, annotation=Annotated[hint, declaration]))
     command.__name__, command.__annotations__ = options.__name__.lower(), {}
     text = f"{getdoc(options)}\n\nPython:\n  " + options.python.replace("; ", "\n  ")
-    # a backspace tells the help formatter to leave the lines of a paragraph as they are
+    # a backspace tells the help formatter not to rewrap a paragraph
     command.__doc__ = text.replace("\n\nExample:", "\n\n\b\nExample:").replace("\n\nPython:", "\n\n\b\nPython:")
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
 def _place_in_help(name: str, options: type[Options]) -> int:
-    """Models and a command's own options first, those of its base next, what all commands have last."""
+    """Rank in the help: models and a command's own options first, then those of its base, then those of all."""
     if name in _FIRST:
         return 1
     if name in _LAST:
@@ -136,7 +136,7 @@ def _place_in_help(name: str, options: type[Options]) -> int:
 
 
 def _listed(name: str, value: Any, said: Declared) -> Any:
-    """Paths without ``hf:``, for a directory says itself what it is; one list of the words joined by commas."""
+    """Paths without ``hf:``, since a directory shows what it is; words joined by commas become one list."""
     if isinstance(value, list) and said.func is typer.Option and all(isinstance(one, str) for one in value):
         return words(value, f"--{name.replace('_', '-')}") or None
     if isinstance(value, list):
@@ -148,7 +148,7 @@ def _listed(name: str, value: Any, said: Declared) -> Any:
 def session(
     threads: int | None = None, overwrite: bool = False, quiet: bool = False, verbose: bool = False
 ) -> Iterator[None]:
-    """Run a command; when it ends, everything that it put on the stack is undone."""
+    """Run a command; when it ends, everything it put on the stack is undone."""
     start = time.monotonic()
     with ExitStack() as stack, silenced(quiet, logged=True):
         token = _running.set(Running(stack, threads, overwrite))
@@ -180,18 +180,18 @@ def running() -> Running:
 
 
 def use_threads(number: int) -> None:
-    """Go on with so many threads until the command ends."""
+    """Use this many threads until the command ends."""
     from .._threads import threads
 
     running().stack.enter_context(threads(number))
 
 
 def one_thread(values: int = 0, weights: int = 0) -> None:
-    """Go on with one thread, unless ``--threads`` says another number: small operations only wait for other threads.
+    """Use one thread unless ``--threads`` says otherwise: small operations lose time waiting for other threads.
 
     Args:
-        values: Numbers of an example; many are no small work.
-        weights: Of the networks, likewise.
+        values: Numbers in one example; many of them are no longer small work.
+        weights: Weights of the networks, likewise.
     """
     if running().threads is None and values <= _SMALL_INPUT and weights <= _SMALL_NETWORK:
         use_threads(1)

@@ -1,4 +1,4 @@
-"""Options of commands as fields of dataclasses; those that several commands have stand here once, by name."""
+"""Options of commands as dataclass fields; options that several commands share are declared here once, by name."""
 
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -24,19 +24,19 @@ def option(help: str, default: Any = None, *names: str, **settings: Any) -> Any:
     Args:
         help: What it is for.
         default: Its value where it is left out; ``...`` where it must be given.
-        names: What it is called, where that is not the name of the field; a truth that is false has no ``--no-``.
+        names: Its names, if not the field's name; a boolean that is false by default has no ``--no-`` form.
         settings: Of ``typer.Option``, such as ``min``.
     """
     return _field(default, partial(typer.Option, *names, help=help, **settings))
 
 
 def advanced(help: str, default: Any = None, *names: str, **settings: Any) -> Any:
-    """An option that most people never need: help lists it under a heading of its own."""
+    """An option that most people never need; the help lists it under a separate heading."""
     return option(help, default, *names, rich_help_panel=ADVANCED, **settings)
 
 
 def argument(help: str, default: Any = None, **settings: Any) -> Any:
-    """A word without an option's name."""
+    """A positional argument."""
     return _field(default, partial(typer.Argument, help=help, **settings))
 
 
@@ -45,7 +45,7 @@ def _field(default: Any, declared: Declared) -> Any:
 
 
 def declared(f: Field[Any]) -> Declared:
-    """What a field declares itself, or what all commands mean by its name."""
+    """Declaration of a field: its own, or the one that all commands share for its name."""
     found: Declared = (f if "declared" in f.metadata else _SHARED[f.name]).metadata["declared"]
     return found
 
@@ -57,17 +57,17 @@ _SHARED: dict[str, Field[Any]] = {
     "model": option(
         "Built-in name (resnet20, myrtle_cnn:width=512), package.module:factory or path/to/file.py:factory "
         "(with arguments: module:factory:width=3,bias=false), or hf:DIRECTORY. A factory is code, and is run: "
-        "name only files and packages that you trust. Of a directory no code is run.",
+        "name only files and packages that you trust. No code of a directory is run.",
         metavar="MODEL",
     ),
-    "model_b": option("Model of B, where it is not that of A.", metavar="MODEL"),
-    "layers_b": advanced("Layers of B, where they are not those of A."),
+    "model_b": option("Model of B, if it differs from A's.", metavar="MODEL"),
+    "layers_b": advanced("Layers of B, if they differ from A's."),
     "interpolation": advanced("linear or spherical."),
-    "sharded": advanced("Read tensors when they are needed (safetensors); the networks are not run."),
-    "split": option("Which split: train, validation, test or all."),
-    "examples": advanced("Use so many examples of each split at most.", min=4),
-    "batch_size": advanced("Examples that run at once.", min=2),
-    "seed": option("Seed of everything random.", min=0),
+    "sharded": advanced("Read each tensor only when it is needed (safetensors); the networks are not run."),
+    "split": option("Split of the data to use: train, validation, test or all."),
+    "examples": advanced("Use at most this many examples of each split.", min=4),
+    "batch_size": advanced("Examples run at once.", min=2),
+    "seed": option("Seed of all random numbers.", min=0),
     "device": option("auto, cpu, cuda or another torch device."),
     "out": option("Folder for results.json, results.parquet, report.html.", metavar="DIR"),
     "as_json": option("Print JSON, and nothing else, on standard output.", None, "--json"),
@@ -79,16 +79,16 @@ _SHARED: dict[str, Field[Any]] = {
 class Options(ABC):
     """Base of all commands: its fields are the arguments and options, its docstring is the help, a call runs it.
 
-    What cannot be right is refused when it is made, before torch is imported. Subclasses are dataclasses by themselves.
+    Wrong values are refused on construction, before torch is imported. Subclasses become dataclasses automatically.
     """
 
-    line: str = ""  # The command line as text, for results to remember
+    line: str = ""  # The command line as text, for results to record
     as_json: bool = False
 
     python: ClassVar[str] = ""  # the same in Python, for the help
     suffixes: ClassVar[tuple[str, ...]] = ()  # of the file of --out; an empty one for a folder
-    methods: ClassVar[tuple[str, ...] | None] = None  # of --method beside the solvers; None where it means no solver
-    unlike: ClassVar[tuple[str, ...]] = ()  # fields that mean something else than in other commands
+    methods: ClassVar[tuple[str, ...] | None] = None  # of --method besides the solvers; None if it names no solver
+    unlike: ClassVar[tuple[str, ...]] = ()  # fields whose meaning differs from other commands
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
@@ -107,13 +107,13 @@ class Options(ABC):
 
     @property
     def reads(self) -> list[Path]:
-        """The checkpoints that are named."""
+        """The checkpoints that the command line names."""
         given = [getattr(self, name, None) or [] for name in ("a", "b", "like", "weights", "checkpoints", "paths")]
         return [path for one in given for path in (one if isinstance(one, list) else [one])]
 
 
 class DeviceOptions(Options):
-    """Base of the options of a command that draws random numbers, and computes on a device."""
+    """Base of the options of a command that draws random numbers and computes on a device."""
 
     seed: int = 0
     device: str = "auto"
@@ -123,9 +123,9 @@ class ImageOptions(Options):
     """Base of the options of a command that may read images."""
 
     mean: str | None = advanced(
-        "Images: mean of each channel, on the scale 0 to 1, to subtract; what card or preprocessor says otherwise."
+        "Images: mean of each channel to subtract, on a scale of 0 to 1. Default: from the card or preprocessor."
     )
-    std: str | None = advanced("Images: deviation of each channel to divide by, likewise.")
+    std: str | None = advanced("Images: standard deviation of each channel to divide by, likewise.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,7 +133,7 @@ class ImageOptions(Options):
             raise ValueError("--mean and --std must be given together. Got one of them.")
         if self.statistics is not None and [*map(len, self.statistics)] not in ([1, 1], [3, 3]):
             raise ValueError(
-                f"--mean and --std must be as many numbers, 1 or 3 of each. Got {self.mean!r} and {self.std!r}."
+                f"--mean and --std must be equally many numbers, 1 or 3 each. Got {self.mean!r} and {self.std!r}."
             )
         if self.statistics is not None and not (
             all(map(isfinite, self.statistics[0])) and all(0 < value < inf for value in self.statistics[1])
@@ -149,7 +149,7 @@ class ImageOptions(Options):
 
 
 class DataOptions(ImageOptions):
-    """Base of the options of a command that opens networks, and maybe reads data."""
+    """Base of the options of a command that opens networks and may read data."""
 
     model: str | None = None
     data: str | None = option(
@@ -158,23 +158,23 @@ class DataOptions(ImageOptions):
         metavar="DATA",
     )
     size: str | None = advanced(
-        "Images: the shorter side resized to this and a square cut out, or height and width; what the model's own "
-        "preprocessing says otherwise.",
+        "Images: length to resize the shorter side to before a square crop, or height and width. Default: as the "
+        "model's own preprocessing says.",
         metavar="PIXELS|HxW",
     )
     tokenizer: str | None = advanced(
-        "Text: how to read it where the model's directory has no tokenizer.json: bytes, chars (the characters of the "
-        "text in order), or a directory or tokenizer.json.",
+        "Text: how to tokenise it if the model's directory has no tokenizer.json: bytes, chars (one token for each "
+        "character), or a directory or tokenizer.json.",
         metavar="bytes|chars|PATH",
     )
-    max_length: int | None = advanced("Text: tokens of each block; 128, or the model's most, otherwise.", min=2)
+    max_length: int | None = advanced("Text: tokens in a block. Default: 128, or the model's maximum if less.", min=2)
 
 
 class ExampleOptions(DataOptions):
-    """Base of the options of a command that needs one example, and maybe data."""
+    """Base of the options of a command that needs one example and may read data."""
 
     input_shape: str | None = option("Shape of a random example, batch first.", metavar="N,C,H,W")
-    tokens: int | None = option("The example holds token numbers below this, not real numbers.", min=1)
+    tokens: int | None = option("Make the example of token ids below this number, not of real numbers.", min=1)
 
 
 class TrainingOptions(DataOptions):
@@ -182,14 +182,14 @@ class TrainingOptions(DataOptions):
 
     recipe: str | None = advanced(
         "Named settings: paper, digits, cct, or the second paper's c4gap, cnn_gap, c1gap, c1gap_long and vgg_resnet. "
-        "By the size of the inputs otherwise."
+        "Default: chosen by the size of the inputs."
     )
     epochs: int | None = option("Passes over the training data.", min=1)
-    train_examples: int | None = advanced("Training examples, at most; all by default.", min=1)
-    batch_size: int | None = advanced("Examples of each step.", min=1)
+    train_examples: int | None = advanced("Use at most this many training examples. Default: all.", min=1)
+    batch_size: int | None = advanced("Examples in each training step.", min=1)
     learning_rate: float | None = advanced("Initial learning rate.", min=0)
     resume: bool = option(
-        "Go on after an interruption, or begin anew and replace what is there.", True, "--resume/--restart"
+        "Resume an interrupted run, or start again and replace what is there.", True, "--resume/--restart"
     )
 
 
@@ -197,7 +197,7 @@ class NetworkOptions(ExampleOptions):
     """Base of the options of a command about one architecture."""
 
     network: str | None = argument(
-        "A model as --model takes it, or a checkpoint that names its own.", metavar="[MODEL]"
+        "A model in the form that --model takes, or a checkpoint that names its own.", metavar="[MODEL]"
     )
     meta: bool = option("Build the model without weights: any size fits.", False)
 

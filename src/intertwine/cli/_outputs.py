@@ -1,7 +1,7 @@
-"""Outputs of a command: what it prints, and files, never over what it reads nor over what is not intertwine's.
+"""Outputs of a command: printed text, and files that never overwrite its inputs or files of other programs.
 
-Tables for people and JSON for machines go to standard output, everything else to standard error. Every command that
-writes says first what it will write. Files of ours are known by what is in them, not by their names.
+Tables for people and JSON for machines go to standard output, everything else to standard error. Every command claims
+the places it will write to before it starts. Our own files are recognised by their contents, not by their names.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ._command import running
 if TYPE_CHECKING:
     from torch import nn
 
-_WIDE = 200  # characters of a line where there is no terminal to fit
+_WIDE = 200  # characters per line where there is no terminal to fit
 _BESIDE = (".json", ".txt", ".model", ".jinja")  # tokenizers, generation and preprocessing
 _OF_ADAPTERS = ("adapter_config.json",)
 _GENERATION = "generation_config.json"
-_END = 1 << 20  # bytes from either end of a file, in which a sign of ours stands
+_END = 1 << 20  # bytes at either end of a file in which our signature stands
 _PAGE, _TEXT, _METADATA = b'<meta name="generator" content="intertwine ', b"Written by intertwine.", b'"intertwine"'
 _SIGNS = {
     ".html": _PAGE, ".htm": _PAGE, ".yml": _TEXT, ".yaml": _TEXT, ".md": _TEXT, ".safetensors": _METADATA,
@@ -36,13 +36,13 @@ _SIGNS = {
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON; NaN and infinities become null."""
+    """Print a value as JSON; NaN and infinity become null."""
     plain = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
     print(printable_json(json.dumps(plain, indent=2, ensure_ascii=False)))
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
-    """Print rows by the names of their columns; numbers are aligned right."""
+    """Print rows as a table with the names of their columns; numbers are right-aligned."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -64,13 +64,13 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
 
 
 def tell(text: str) -> None:
-    """Say something to the person at the terminal, on standard error, unless ``--quiet`` was said."""
+    """Print a message for the person at the terminal, on standard error, unless ``--quiet`` was given."""
     if not is_silent():
         print(printable(text), file=sys.stderr)
 
 
 def say(text: object) -> None:
-    """Print a result on standard output; names in it may be of anyone, and a terminal obeys none of them."""
+    """Print a result on standard output, with control characters in untrusted names made harmless."""
     print(printable(str(text)))
 
 
@@ -87,7 +87,7 @@ def tell_written(paths: Mapping[str, Path]) -> None:
 
 
 def claim_file(path: Path | None, inputs: Sequence[Path] = (), beside: Sequence[Path] = ()) -> None:
-    """Refuse a file, or one beside it, over an input or what is not ours, before long work; hold it until the end."""
+    """Refuse, before long work, a file (or one beside it) that is an input or not ours; lock it until the end."""
     from .._io import check_writable
 
     if path is not None:
@@ -97,20 +97,20 @@ def claim_file(path: Path | None, inputs: Sequence[Path] = (), beside: Sequence[
 
 
 def claim_folder(path: Path, names: Sequence[str] = (), inputs: Sequence[Path] = ()) -> None:
-    """Make a folder for files of these names, as ``claim_file`` does; ``.`` is the whole folder."""
+    """Make a folder and claim files of these names in it, as ``claim_file`` does; ``.`` is the whole folder."""
     from .._io import check_writable
 
     if path.exists() and not path.is_dir():
         raise ValueError(f"--out must be a folder. Got the file {str(path)!r}.")
     if any(_same(path, given) for given in inputs):
-        raise ValueError(f"--out must be another folder than what is read. Got {str(path)!r} for both.")
+        raise ValueError(f"--out must not be a folder that is read. Got {str(path)!r} for both.")
     check_writable(path / "results.json")
     _check([path / name for name in names], inputs)
     _hold(path, path)
 
 
 def claim(path: Path | None, inputs: Sequence[Path]) -> None:
-    """Claim where weights are written: a file with its card, or a folder of which all is the command's own."""
+    """Claim the place where weights are written: a file with its card, or a whole folder."""
     if path is None or path.suffix == ".safetensors":
         claim_file(path, inputs, [] if path is None else [path.with_suffix(".json")])
     else:
@@ -118,7 +118,7 @@ def claim(path: Path | None, inputs: Sequence[Path]) -> None:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether intertwine wrote a file, or all that is in a folder, by what is in it."""
+    """Whether intertwine wrote a file, or everything in a folder, judged by the contents."""
     if path.is_dir():
         weights = list(path.glob("*.safetensors"))
         return not any(path.iterdir()) or _signed(path / "README.md") or (bool(weights) and all(map(is_ours, weights)))
@@ -128,7 +128,7 @@ def is_ours(path: Path) -> bool:
 
 
 def _signed(path: Path) -> bool:
-    """Whether a file has the sign of ours near one of its ends."""
+    """Whether a file has our signature near one of its ends."""
     sign = _SIGNS.get(path.suffix)
     if sign is None or not path.is_file():
         return False
@@ -149,10 +149,10 @@ def _is_our_json(path: Path) -> bool:
 
 
 def write_network(model: nn.Module, place: Path, card: Mapping[str, Any], like: Path) -> Path:
-    """Write a network with its card, in shards of a checkpoint that it is made of, and with what lies beside that.
+    """Write a network with its card, sharded like the checkpoint it was made from, and with that one's side files.
 
-    What is not beside it is taken from the directory of the model's configuration: the one that holds a file of
-    weights, that ``--model`` names, or that an adapter is for.
+    Side files that are missing there are taken from the directory of the model's configuration: the one that holds a
+    file of weights, that ``--model`` names, or that an adapter is for.
     """
     from ..merging import export
 
@@ -165,10 +165,10 @@ def write_network(model: nn.Module, place: Path, card: Mapping[str, Any], like: 
 
 
 def keep_beside(source: Path, target: Path) -> Path:
-    """Put what lies beside the weights of a directory, such as a tokenizer, beside those in another one."""
+    """Copy what lies beside the weights of one directory, such as a tokenizer, to another directory."""
     from .._io import write_atomically
 
-    # what is there already stays, but for settings of generation, which transformers makes from the configuration
+    # existing files stay, except generation settings, which transformers derives from the configuration
     for file in sorted(source.iterdir()) if source.is_dir() and target.is_dir() else ():
         other = file.suffix in _BESIDE and not file.name.endswith(".index.json") and file.name not in _OF_ADAPTERS
         if other and file.is_file() and (file.name == _GENERATION or not (target / file.name).exists()):
@@ -178,7 +178,7 @@ def keep_beside(source: Path, target: Path) -> Path:
 
 def _tensor_bytes(file: Path) -> int:
     with file.open("rb") as opened:
-        header = 8 + int.from_bytes(opened.read(8), "little")  # as the format has it: its length, then the header
+        header = 8 + int.from_bytes(opened.read(8), "little")  # a file begins with the header's length and the header
     return file.stat().st_size - header
 
 
@@ -189,7 +189,7 @@ def _check(targets: Sequence[Path], inputs: Sequence[Path]) -> None:
             continue
         if any(_same(target, file) for file in given):
             raise ValueError(
-                f"--out must be another place than what is read. Got {str(target)!r} for both, perhaps by a link."
+                f"--out must not be a place that is read. Got {str(target)!r} for both, perhaps through a link."
             )
         if not running().overwrite and not is_ours(target):
             raise ValueError(
@@ -199,7 +199,7 @@ def _check(targets: Sequence[Path], inputs: Sequence[Path]) -> None:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether two paths are one file or folder: links, cases and detours do not matter."""
+    """Whether two paths are the same file or folder: links, letter case and detours do not matter."""
     try:
         return os.path.samefile(one, other)
     except OSError:  # one of them does not exist
@@ -213,6 +213,6 @@ def _hold(lock: Path, what: Path) -> None:
         running().stack.enter_context(hold(lock))
     except BusyError:
         raise ValueError(
-            f"--out must be written by one command at a time. Got {str(what)!r}, where another one is at work. Wait "
+            f"--out must be written by one command at a time. Got {str(what)!r}, where another one is writing. Wait "
             "for it, or choose another place."
         ) from None

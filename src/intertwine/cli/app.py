@@ -32,7 +32,7 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """All commands, loaded when they are called or their help is written; ``--debug`` and its like stand anywhere."""
+    """All commands, loaded when called or when their help is written; ``--debug`` and its like may stand anywhere."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,7 +74,7 @@ class Commands(TyperGroup):
 
 
 def _usage(error: Any, said: str) -> str:
-    """What is wrong with the words of a command, in one line, with a near name and the place of more help."""
+    """One line that says what is wrong with a command's words, with a similar name and where to find help."""
     said = printable(" ".join(said.split()))
     if error.ctx is None:
         return said
@@ -111,17 +111,17 @@ def _intertwine(
     threads: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Threads of numerical work, said before the command; one for training and small work otherwise."
+            min=1, help="Threads for numerical work; give before the command. Default for training and small work: one."
         ),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", "-V", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Results and errors only: no progress, no files' names.")
+        bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no file names.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also seconds, memory, threads and versions at the end.")
+        bool, typer.Option("--verbose", "-v", help="Also print time, memory, threads and versions at the end.")
     ] = False,
 ) -> None:
     """Find, use and remove the symmetries of PyTorch networks.
@@ -138,13 +138,13 @@ def _intertwine(
 
 
 def main() -> None:
-    """Run the command line; a command that is asked to end tidies up as it does for Ctrl-C."""
+    """Run the command line; a command that is asked to terminate cleans up as it does for Ctrl-C."""
     listen()
     app(prog_name="intertwine")
 
 
 def listen() -> None:
-    """Raise ``Termination`` where the process is asked to end, and once more where a finaliser swallowed it."""
+    """Raise ``Termination`` when the process is asked to end, and again if a finaliser swallowed it."""
     signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _ask_again
 

@@ -1,6 +1,6 @@
-"""Commands: each a dataclass with its options, its help, its call of the library and its words.
+"""Commands: each a dataclass with its options, its help, its call to the library and its printed text.
 
-What loads torch is loaded when a command first uses it: help and the refusal of wrong words need no torch.
+Modules that load torch are imported on first use: help and the refusal of wrong words need no torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
 
     class _Later(ModuleType):
-        """A module that is imported when something of it is used."""
+        """A module that is imported when one of its attributes is first used."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(import_module(self.__name__), name)
@@ -40,7 +40,7 @@ __all__ = ["Finding", "Study", "inputs", "iw", "looks_at_data", "solver_of", "to
 
 
 class Finding(Options):
-    """Base of a command that prints what it finds, and writes its page or its data where ``--out`` says so."""
+    """Base of a command that prints its result, and writes the page or the data to ``--out`` if given."""
 
     suffixes: ClassVar[tuple[str, ...]] = (".html", ".htm", ".json", ".parquet")
 
@@ -51,11 +51,11 @@ class Finding(Options):
         """The result."""
 
     def plain(self, found: Any) -> Any:
-        """What is printed as JSON."""
+        """The result as it is printed with ``--json``."""
         return found.to_dict()
 
     def words(self, found: Any) -> str:
-        """What is printed for people."""
+        """The result as it is printed for people."""
         summary: str = found.summary()
         return summary
 
@@ -64,7 +64,7 @@ class Finding(Options):
         return 0
 
     def write(self, found: Any) -> dict[str, Path]:
-        """Files by name; ``write`` of a result is for other tools."""
+        """Written files by name; a result's own ``write`` method is for the formats of other tools."""
         if self.out is None:
             return {}
         write = found.to_html if self.out.suffix in (".html", ".htm") else getattr(found, "write", found.save)
@@ -106,8 +106,8 @@ def solver_of(spec: str) -> str | iw.matching.Solver:
     """The solver that a method names, with the options that follow a colon, such as ``sinkhorn:steps=300,rate=0.05``.
 
     Args:
-        spec: A name of ``matching.METHODS`` with or without options, or any other that the command takes; the options
-            of the command line have checked it.
+        spec: A name of ``matching.METHODS`` with or without options, or another method that the command takes;
+            already checked.
     """
     name, colon, text = spec.partition(":")
     if not colon:
@@ -118,12 +118,12 @@ def solver_of(spec: str) -> str | iw.matching.Solver:
 
 
 def _number(text: str) -> Any:
-    """A truth, nothing, or a number, which is whole where it has no point: ``1e+3`` are so many steps."""
+    """A boolean, ``None`` or a number, which is an integer if it has no point: ``1e+3`` means 1000 steps."""
     if text in ("true", "false", "null"):
         return json.loads(text)
     return int(float(text)) if "." not in text and float(text).is_integer() else float(text)
 
 
 def looks_at_data(method: str) -> bool:
-    """Whether a way to align runs the networks on data."""
+    """Whether an alignment method runs the networks on data."""
     return method.partition(":")[0] in ("activations", "mixed", "straight-through", "learned")

@@ -14,14 +14,14 @@ _WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "mo
 
 
 class Align(DeviceOptions, ExampleOptions):
-    """Bring checkpoint B into the basis of checkpoint A: other weights, the same function.
+    """Bring checkpoint B into the basis of checkpoint A: new weights, the same function.
 
     Units are permuted, rescaled, flipped and rotated as far as the architecture allows, so that B lies as close to A as
-    the method can bring it. No list of layers is needed, for any model. Writes the moved B, the alignment and a page,
-    and where both were folded the base: A as B meets it.
-    Of other widths, bring B to those of A by 'intertwine transport' first.
-    With --sharded, one tensor of each checkpoint is in memory, units are permuted and flipped only, and the moved B is
-    written in shards.
+    the method can bring it. No model needs a list of layers. Writes the moved B, the alignment and a page. If both
+    networks had to be folded first, it also writes the base: the folded A that the moved B is aligned to.
+    If the widths differ, first bring B to A's widths with 'intertwine transport'.
+    With --sharded, only one tensor of each checkpoint is in memory at a time, units are only permuted and flipped, and
+    the moved B is written in shards.
 
     Example:
       intertwine align a.safetensors b.safetensors --model resnet20
@@ -39,11 +39,11 @@ class Align(DeviceOptions, ExampleOptions):
     model_b: str | None = None
     method: str = option(
         "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through or learned. Options follow a colon: "
-        "sinkhorn:steps=300,temperature=0.05. learned:checkpoint=FILE.safetensors goes on where it was broken off.",
+        "sinkhorn:steps=300,temperature=0.05. learned:checkpoint=FILE.safetensors resumes an interrupted search.",
         "weights",
     )
     kinds: list[str] | None = advanced(
-        "Search only these: permutation, scale, sign, linear, joined by commas.", metavar="KINDS"
+        "Search only these kinds, joined by commas: permutation, scale, sign, linear.", metavar="KINDS"
     )
     examples: int = 5000
     batch_size: int = 250
@@ -59,7 +59,7 @@ class Align(DeviceOptions, ExampleOptions):
         return tell_written(files)
 
     def _in_memory(self) -> tuple[dict[str, Any], dict[str, Path]]:
-        """Align networks in memory, on data where the method looks at it."""
+        """Align networks in memory, on data if the method uses data."""
         group = inputs.open_group(self.reads, self, "always" if looks_at_data(self.method) else "if given")
         loader = group.loader("train", self.examples, self.batch_size) if group.data is not None else None
         one, other = group.models
@@ -72,13 +72,13 @@ class Align(DeviceOptions, ExampleOptions):
         if found.gauge is not None:  # B meets A there, folded
             networks["base"] = (found.a, self.a, group.checkpoints[0])
         for name, (model, origin, checkpoint) in networks.items():
-            # a folder where it came as one, a file otherwise
+            # a folder if it was read from one, a file otherwise
             place = self.out / (name if checkpoint.tensors is None else f"{name}.safetensors")
             files[name] = write_network(model, place, card, origin)
         return said, files
 
     def _part_by_part(self) -> tuple[dict[str, Any], dict[str, Path]]:
-        """Align without ever holding a network; the model is built without weights."""
+        """Align tensor by tensor, never holding a whole network; the model is built without weights."""
         if self.method != "weights":
             raise ValueError(f"--method must be weights for --sharded. Got {self.method!r}.")
         (a, b, sym), place = inputs.stored(self), self.out / "moved"

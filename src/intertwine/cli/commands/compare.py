@@ -1,4 +1,4 @@
-"""``intertwine compare`` and ``demo``: two checkpoints or more in, one report out."""
+"""``intertwine compare`` and ``demo``: two or more checkpoints in, one report out."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from .._options import DataOptions, DeviceOptions, advanced, option
 from .._outputs import tell
 from . import Study, inputs, iw, torch
 
-_EXAMPLES = (1000, 8192)  # examples that are no text, and tokens
+_EXAMPLES = (1000, 8192)  # examples (other than text), and tokens of text
 _BATCH = (250, 2048)
-_FEWEST = 8  # blocks of text, however long
+_FEWEST = 8  # blocks of text, however long they are
 _OF_TWO = ("layers_b", "exact")
 _DEMO = "digits_cnn"
 _SEEDS = (0, 1)
 _LOOK_AT = """
 Open {page} in a browser. What to look at:
-  1. The diagonal of each heat map: does a layer resemble its own counterpart most, though the seeds differ?
-  2. The curves: how far each score lies above chance (dashed) and above that of untrained networks (dash-dotted).
-     A score means little without them.
-  3. G-ReLU beside orthogonal measures: they forgive only what a ReLU network can undo, permuted and rescaled
-     channels, and so tell whether single channels agree rather than the space that they span together.
+  1. The diagonal of each heat map: does a layer resemble its own counterpart most, although the seeds differ?
+  2. The curves: how far does each score lie above chance (dashed) and above untrained networks (dash-dotted)?
+     A score means little without these two.
+  3. G-ReLU beside orthogonal measures: G-ReLU measures ignore only what a ReLU network can undo, permuted and
+     rescaled channels. They tell whether single channels agree, not only the space that the channels span.
 Then compare your own networks: intertwine compare --help"""
 
 
 class Compare(Study, DeviceOptions, DataOptions):
-    """Compare two networks, every layer of A with every layer of B; or many networks, layer by layer.
+    """Compare two networks, every layer of A with every layer of B, or many networks layer by layer.
 
-    Prints a table and writes results.json, results.parquet and report.html. Model and data may be left out where a card
-    lies beside the weights, as 'intertwine train' writes it.
+    Prints a table and writes results.json, results.parquet and report.html. Model and data may be left out if a card,
+    as 'intertwine train' writes it, lies beside the weights.
 
     Example:
       intertwine compare a.safetensors b.safetensors --model resnet20 --data cifar10:PATH
@@ -51,30 +51,30 @@ class Compare(Study, DeviceOptions, DataOptions):
     model_b: str | None = None
     split: str = "test"
     examples: int | None = option(
-        "Use this many examples of it at most; 1000, or blocks of text of 8192 tokens, otherwise.", min=4
+        "Use at most this many examples of the split. Default: 1000, or blocks of text with 8192 tokens.", min=4
     )
     layers: list[str] | None = option(
-        "Layers of both networks, joined by commas; '*' matches any text. Otherwise nonlinearities and "
+        "Layers of both networks, joined by commas; '*' matches any text. Default: nonlinearities and "
         "ends of residual blocks."
     )
     layers_b: list[str] | None = None
     measures: list[str] | None = option(
-        "Measures, joined by commas; those that fit the networks otherwise. A wrong name lists all."
+        "Measures, joined by commas. Default: those that fit the networks. A wrong name lists all of them."
     )
     null: int = advanced("Shuffles for chance levels; 0 for none.", 20, min=0)
     untrained: int = advanced(
-        "Copies of A and of B, or of each architecture of many, with fresh weights that stand beside; 0 for none.",
+        "Untrained copies of A and of B (of many networks: of each architecture) as a baseline; 0 for none.",
         3,
         min=0,
     )
     bootstrap: int = advanced("Random halves for confidence intervals; 0 for none.", 20, min=0)
     batch_size: int | None = advanced(
-        "Examples that run through the networks at once; 250, or 2048 tokens, otherwise.", min=1
+        "Examples run through the networks at once. Default: 250, or 2048 tokens of text.", min=1
     )
-    exact: bool = advanced("All pairs of examples and all positions, however long it takes.", False)
-    memory: str | None = advanced("Memory to use, such as 4GB; half of what is free otherwise.")
-    workers: int | None = advanced("Of many networks: processes that score pairs; none otherwise.", min=1)
-    ray: str | None = advanced("Of many: Ray scores pairs: local, auto, or HOST:PORT of a cluster.", metavar="ADDRESS")
+    exact: bool = advanced("Use all pairs of examples and all positions, however long it takes.", False)
+    memory: str | None = advanced("Memory to use, such as 4GB. Default: half of what is free.")
+    workers: int | None = advanced("For many networks: processes that score pairs. Default: none.", min=1)
+    ray: str | None = advanced("For many: Ray scores pairs: local, auto, or HOST:PORT of a cluster.", metavar="ADDRESS")
     out: Path = Path("comparison")
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Compare(Study, DeviceOptions, DataOptions):
                 tapped.prepare(loader.batch(slice(0, 2)))
         found: iw.Comparison | iw.ComparisonSet
         drawn = iw.similarity.Resampling(self.null, self.bootstrap, self._fresh(networks, splits), self.seed)
-        if len(networks) > 2:  # what their passes kept stays in the folder, so that a stopped run goes on
+        if len(networks) > 2:  # statistics stay in the folder, so that a stopped run can resume
             work = None
             if self.workers or self.ray:
                 work = iw.lab.tiles.by_jobs(self.out, iw.lab.runs.choose_executor(self.workers, ray=self.ray))
@@ -121,7 +121,7 @@ class Compare(Study, DeviceOptions, DataOptions):
     def _fresh(
         self, networks: Sequence[inputs.Opened], splits: iw.lab.data.DataSplits
     ) -> tuple[list[torch.nn.Module], list[torch.nn.Module]] | int:
-        """Networks with fresh weights, built as the command's are; how many, where the library shall draw them."""
+        """Untrained networks, built as the command's are; or their number, where the library must build them itself."""
         from ...lab.networks import fit_to
         from ...similarity.comparison.untrained import Redrawn, architecture, makers
 
@@ -132,7 +132,7 @@ class Compare(Study, DeviceOptions, DataOptions):
         for k, kind in enumerate(dict.fromkeys(kinds)):
             network = networks[kinds.index(kind)]
             spec = network.facts["model"]
-            if spec.startswith(HF):  # its class is told by its configuration
+            if spec.startswith(HF):  # its configuration names its class
                 return self.untrained
             fitted = [fit_to(spec, splits.shape, len(splits.classes))] if inputs.is_builtin(spec) else []
             draw = Redrawn(network.model, [partial(inputs.build_model, one) for one in [*fitted, spec]])
@@ -145,9 +145,9 @@ class Compare(Study, DeviceOptions, DataOptions):
 
 
 class Demo(Study):
-    """Train two small ReLU networks on handwritten digits, compare them, write a report.
+    """Train two small ReLU networks on handwritten digits, compare them and write a report.
 
-    Needs no download: scikit-learn brings the digits. Takes about a minute.
+    Needs no download, since scikit-learn includes the digits. Takes about a minute.
 
     Example:
       intertwine demo --out demo
@@ -161,7 +161,7 @@ class Demo(Study):
     def find(self) -> iw.Comparison | iw.ComparisonSet:
         one_thread()
         count = len(iw.lab.data.load("digits").train)
-        tell(f"Training two networks ({_DEMO}) that differ in their seeds only, on {count:,} digits.")
+        tell(f"Training two networks ({_DEMO}) that differ only in their seeds, on {count:,} digits.")
         paths = [self.out / f"seed{seed}.safetensors" for seed in _SEEDS]
         for seed, path in zip(_SEEDS, paths):
             iw.lab.training.train(_DEMO, "digits", "digits", seed=seed, out=path, resume="same", device="cpu")
@@ -173,7 +173,7 @@ class Demo(Study):
 
 
 def _in_order(paths: Sequence[Path]) -> list[Path]:
-    """Checkpoints that differ in one number alone by that number, as a shell's ``step-*`` does not list them."""
+    """Checkpoints sorted by number where their names differ in one number only; a shell's ``step-*`` sorts as text."""
     split = [re.split(r"(\d+(?:\.\d+)?)", str(path)) for path in paths]
     differ = {k for one in split for k, (x, y) in enumerate(zip(one, split[0])) if x != y}
     if len({len(one) for one in split}) > 1 or len(differ) != 1 or (at := differ.pop()) % 2 == 0:

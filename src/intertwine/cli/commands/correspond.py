@@ -1,4 +1,4 @@
-"""``intertwine correspond`` and ``convert``: which entries of one network are which of another, and carried over."""
+"""``intertwine correspond`` and ``convert``: which entries of two networks correspond, and how to carry them over."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from . import Finding, inputs, iw
 
 
 class Correspond(Finding, ExampleOptions):
-    """Find which parameter entries of B are which of A, whatever the code of each calls and packs them.
+    """Find which parameter entries of B correspond to which of A, however each model names and packs them.
 
-    The programs are compared, not names: packed projections, transposed weights and wrappers are seen through, and one
-    network may be part of the other. What is found is proved: A with B's weights computes B's function, in float64.
-    Where nothing corresponds, the first place where the programs part is named; the exit code is 0.
+    The programs are compared, not the names: packed projections, transposed weights and wrappers make no difference,
+    and one network may be part of the other. The result is proved: A with B's weights computes B's function in float64.
+    If nothing corresponds, the first place where the programs differ is named. The exit code is 0 either way.
 
     Example:
       intertwine correspond hf:one_directory b.safetensors --model-b mypackage.nets:decoder
@@ -35,11 +35,11 @@ class Correspond(Finding, ExampleOptions):
 
 
 class Convert(ExampleOptions):
-    """Write B's weights under A's names and in A's shapes, for A's code.
+    """Convert B's weights to A's names and shapes, so that A's code can load them.
 
-    Proved before anything is written: A with these weights computes B's function, in float64. A folder has the
-    configuration of A untouched; which entries are which is written beside it, as OUT.correspondence.json. Refuses
-    where nothing corresponds, and where A has weights that B has not.
+    Before anything is written, it is proved that A with these weights computes B's function in float64. A folder gets
+    A's configuration unchanged. OUT.correspondence.json, beside it, lists which entries correspond. The command fails
+    if nothing corresponds, or if A has weights that B lacks.
 
     Example:
       intertwine convert b.safetensors --like hf:one_directory --model mypackage.nets:decoder --out b
@@ -49,9 +49,9 @@ class Convert(ExampleOptions):
     suffixes = (".safetensors", "")
 
     b: Path
-    like: Path = option("A: a checkpoint or directory in whose code the weights shall be.", ..., metavar="A")
+    like: Path = option("A: a checkpoint or directory whose code is to load the weights.", ..., metavar="A")
     out: Path = option("FILE.safetensors, or a folder for a model of transformers.", ..., metavar="PATH")
-    model_like: str | None = option("Model of A, where neither a card nor its directory says it.", metavar="MODEL")
+    model_like: str | None = option("Model of A, if neither a card nor its directory names it.", metavar="MODEL")
     device: str = "cpu"
 
     def __call__(self) -> None:

@@ -15,17 +15,17 @@ from . import Study, inputs, iw, torch
 from .train import seeded
 
 CONCEPTS_HELP = (
-    "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES or broden:FOLDER; with +colours at the end, "
-    "colours computed from the pixels are added."
+    "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES or broden:FOLDER; +colours at the end adds "
+    "colours computed from the pixels."
 )
 
 
 class Dissect(Study, DeviceOptions, ImageOptions):
-    """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones.
+    """Dissect a layer: find which units detect a concept, in the network's own basis and in rotated ones.
 
     Prints a table and writes results.json, results.parquet and report.html. Every finished basis is kept in the
-    folder, so that the same command goes on after an interruption. Where neither card nor preprocessor says a mean,
-    images are given as values from 0 to 1: concepts have no mean of their own, which other commands take from --data.
+    folder, so that the same command resumes after an interruption. If neither a card nor a preprocessor gives a mean,
+    images enter as values from 0 to 1: concept sets, unlike the --data of other commands, have no mean of their own.
 
     Example:
       intertwine dissect --model resnet50:width=8,blocks=2-2,stem=small --train 6 --layer layer2.1 --quantile 0.02
@@ -38,21 +38,21 @@ class Dissect(Study, DeviceOptions, ImageOptions):
     layer: str = option("The layer, as named_modules() calls it.", ..., metavar="NAME")
     model: str | None = None
     weights: Path | None = option("Checkpoint, or a Hugging Face directory.", metavar="FILE")
-    train: int = option("Without weights: first teach the network the concepts.", 0, metavar="EPOCHS", min=0)
+    train: int = option("Without --weights: train the network on the concepts first.", 0, metavar="EPOCHS", min=0)
     concepts: str = option(CONCEPTS_HELP, "generated", metavar="CONCEPTS")
-    concept_split: str | None = advanced("Of parquet and broden: only this split.")
-    examples: int | None = option("Use the first images only, at most so many.", min=1)
-    size: str | None = advanced("Side, or height and width, to bring images and labels to.", metavar="PIXELS|HxW")
+    concept_split: str | None = advanced("For parquet and broden: use only this split.")
+    examples: int | None = option("Use only the first images, at most this many.", min=1)
+    size: str | None = advanced("Side, or height and width, to resize images and labels to.", metavar="PIXELS|HxW")
     rotations: str = advanced("Powers of the rotation, joined by commas.", "0,0.25,0.5,0.75,1")
     rotation_seeds: int = advanced("Random rotations for each power.", 5, min=1)
-    g_relu: int = advanced("Random permutations with positive scales, as a check.", 1, min=0)
-    standardise: bool = advanced("Divide channels by their size before rotating them.", False)
-    quantile: float = advanced("Share of a unit's values above its threshold.", 0.005, min=0, max=1)
-    iou: float = advanced("Intersection over union of a detector.", 0.04, min=0, max=1)
+    g_relu: int = advanced("Random permutations with positive scales, as a control.", 1, min=0)
+    standardise: bool = advanced("Standardise the size of channels before rotating them.", False)
+    quantile: float = advanced("Share of a unit's values that lie above its threshold.", 0.005, min=0, max=1)
+    iou: float = advanced("Intersection over union from which a unit counts as a detector.", 0.04, min=0, max=1)
     grid: str | None = advanced("Rows and columns of patches, for tokens.", metavar="RxC")
     batch_size: int = advanced("Images that run through the network at once.", 32, min=1)
     pictures: int = advanced("Best units to show; 0 for none.", 12, min=0)
-    out: Path = option("Folder for results; a stopped run goes on there.", Path("dissection"), metavar="DIR")
+    out: Path = option("Folder for results; a stopped run resumes there.", Path("dissection"), metavar="DIR")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,7 +61,7 @@ class Dissect(Study, DeviceOptions, ImageOptions):
             read("pair", "--grid", self.grid)
         if self.weights is None and (self.model is None or not self.train):
             raise ValueError(
-                "--weights must name a checkpoint. Got none. To try dissection out, let a built-in network learn the "
+                "--weights must name a checkpoint. Got none. To try dissection out, train a built-in network on the "
                 "concepts first: --model resnet50:width=8,blocks=2-2,stem=small --train 3."
             )
 
@@ -103,7 +103,7 @@ class Dissect(Study, DeviceOptions, ImageOptions):
 
 
 def _opened(asked: Dissect, weights: Path) -> tuple[torch.nn.Module, dict[str, Any], Any]:
-    """The network, facts about it, and the channel statistics of its inputs where they are known."""
+    """The network, facts about it, and the channel statistics of its inputs if known."""
     checkpoint, spec = inputs.read_checkpoint(weights), asked.model or inputs.model_named_by(weights)
     network = inputs.open_alone(spec, checkpoint)
     inputs.check_finite(network, weights)
@@ -112,7 +112,7 @@ def _opened(asked: Dissect, weights: Path) -> tuple[torch.nn.Module, dict[str, A
 
 
 def _taught(asked: Dissect, data: iw.dissection.ConceptSet) -> tuple[torch.nn.Module, dict[str, Any], None]:
-    """A network that learns the concepts first, and facts about it."""
+    """A network trained on the concepts, and facts about it."""
     from ...lab.training.concepts import place_accuracy, train_on_concepts
 
     spec, epochs, seed = str(asked.model), asked.train, asked.seed
@@ -131,7 +131,7 @@ def _taught(asked: Dissect, data: iw.dissection.ConceptSet) -> tuple[torch.nn.Mo
 
 
 def _size(asked: Dissect) -> tuple[int, int] | None:
-    """The size that is asked for, or else what the directory of the model says of its images."""
+    """The size given as an option, or else the image size that the model's directory gives."""
     if asked.size is not None:
         found = read("sides", "--size", asked.size)
         return found[0], found[-1]
@@ -143,9 +143,9 @@ def _size(asked: Dissect) -> tuple[int, int] | None:
 def _transform(
     statistics: tuple[Any, Any] | None, trained_here: bool
 ) -> tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, ...]]:
-    """What is done to images in [0, 1] before the network sees them, and what a reader must know of it."""
+    """The transform of images in [0, 1] before the network sees them, and notes on it for the reader."""
     if statistics is None:
-        note = "Images are given to the network as values from 0 to 1: say --mean and --std if it needs others."
+        note = "Images enter the network as values from 0 to 1: say --mean and --std if it needs others."
         return (lambda images: images), () if trained_here else (note,)
     centre, scale = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in statistics)
     grey = len(centre) == 1
@@ -153,7 +153,7 @@ def _transform(
 
 
 def _prediction(network: torch.nn.Module, layer: str, example: torch.Tensor) -> dict[str, str]:
-    """What the symmetry group says about the layer; nothing where it cannot be found."""
+    """The prediction of the symmetry group for the layer; empty if the group cannot be found."""
     try:
         return {"prediction": iw.dissection.predict(network, layer, example)}
     except (RuntimeError, ValueError, TypeError) as error:  # a model that cannot be captured can still be dissected

@@ -1,4 +1,4 @@
-"""``intertwine gates``: a ReLU network taken apart into gates and paths, and its gated versions trained."""
+"""``intertwine gates``: a ReLU network decomposed into gates and paths, and its gated versions trained."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _LARGE = 16  # pixels: below, mixed precision gains nothing
 _EXAMPLES = 60  # of path kernels
 _OPERATIONS = 1e10  # a minute or two on a CPU
 _FEWER = (
-    "The gated versions saw {examples:,} training examples, {epochs} times; what they lack beside a network that saw "
-    "more is not due to their gates alone."
+    "The gated versions saw {examples:,} training examples, {epochs} times; where they fall short of a network that "
+    "saw more, the gates alone are not the reason."
 )
 
 
 class Gates(Study, DeviceOptions, DataOptions):
-    """Take a ReLU network apart into gates and paths, and train its gated versions.
+    """Decompose a ReLU network into gates and paths, and train its gated versions.
 
-    Says how units switch, which gates classes share, what the path and tangent kernels are, and which paths make one
-    input's output. Gated versions (DGN: gates from a second network; DLGN: from a linear one, whose features can be
-    looked at) are built from the network, trained with the same recipe and written as checkpoints. Without A a small
-    network is trained on digits first; that and its three default versions take about half a minute. A gated version's
-    checkpoint is looked at by itself.
+    Reports how units switch, which gates classes share, the path and tangent kernels, and which paths make up the
+    output for one input. Gated versions (DGN: gates from a second network; DLGN: from a linear one, whose features can
+    be inspected) are built from the network, trained with the same recipe and written as checkpoints. Without A, a
+    small network is trained on digits first; that and its three default versions take about half a minute. The
+    checkpoint of a gated version is studied alone.
 
     Beside results.json, results.parquet and report.html, kernels.safetensors holds all kernels.
 
@@ -51,18 +51,18 @@ class Gates(Study, DeviceOptions, DataOptions):
     python = "iw.gates.examine(model, x, labels); iw.gates.dgn(model); iw.gates.dlgn(model)"
     writes = (_KERNELS, *(f"{name}{end}" for name in (*VERSIONS, "network") for end in (".safetensors", ".json")))
 
-    a: Path | None = argument("Checkpoint of a ReLU network; without it one is trained.", metavar="[A]")
-    b: Path | None = argument("A second one, to align with A by its gates.", metavar="[B]")
+    a: Path | None = argument("Checkpoint of a ReLU network; if left out, one is trained.", metavar="[A]")
+    b: Path | None = argument("Checkpoint of a second one, to align with A by its gates.", metavar="[B]")
     split: str = "test"
-    examples: int = option("Examples of it for gate statistics, at most.", 500, min=4)
+    examples: int = option("Use at most this many examples of the split for gate statistics.", 500, min=4)
     kernel_examples: int | None = advanced(
-        "Examples of the kernels, evenly over classes; 60, or as many as take minutes.", min=4
+        "Examples for the kernels, spread evenly over classes. Default: 60, or as many as minutes allow.", min=4
     )
     gated: list[str] | None = option(
         f"Gated versions to build and train, joined by commas: {', '.join(VERSIONS)}; or none."
     )
-    epochs: int = option("Passes over the data for every network trained here; 0 only converts.", 6, min=0)
-    train_examples: int | None = advanced("Training examples of them, at most; all by default.", min=1)
+    epochs: int = option("Passes over the data for every network trained here; 0 converts without training.", 6, min=0)
+    train_examples: int | None = advanced("Use at most this many training examples for them. Default: all.", min=1)
     example: int = advanced("The input whose paths are shown.", 0, min=0)
     out: Path = Path("gates")
 
@@ -90,7 +90,7 @@ class Gates(Study, DeviceOptions, DataOptions):
         for network in networks:
             inputs.check_run(network, loader, splits)
         x, labels = (torch.cat(parts) for parts in zip(*loader))
-        iw.gates.gate_patterns(base.model, x[:1])  # what is no ReLU network is refused before anything is trained
+        iw.gates.gate_patterns(base.model, x[:1])  # refuse what is no ReLU network before training
         if self.example >= len(x):
             raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {self.example}.")
         count, said = _affordable(base.model, x, self.kernel_examples)
@@ -135,7 +135,7 @@ class Gates(Study, DeviceOptions, DataOptions):
 
 @dataclass(frozen=True)
 class _Training:
-    """What is trained here: a network where no checkpoint was given, and gated versions."""
+    """The training done here: of a network if no checkpoint was given, and of gated versions."""
 
     asked: Gates
     data: DataSplits
@@ -143,13 +143,13 @@ class _Training:
 
     @property
     def recipe(self) -> Recipe:
-        """Settings by the size of the inputs, with the epochs that were asked for."""
+        """Settings chosen by the size of the inputs, with the epochs that were asked for."""
         training = iw.lab.training
         precision = training.fast_precision(self.device) if self.data.shape[-1] >= _LARGE else "float32"
         return training.recipe_for(self.data.shape).but(epochs=max(1, self.asked.epochs), precision=precision)
 
     def fresh(self) -> inputs.Opened:
-        """A network of the model that was named."""
+        """A newly trained network of the model that was named."""
         from ...lab.networks import fit_to
 
         spec, splits = self.asked.model or _FRESH, self.data
@@ -168,7 +168,7 @@ class _Training:
         return replace(opened, name=spec)
 
     def version(self, name: str, network: iw.gates.GatedNetwork, base: inputs.Opened) -> dict[str, Any]:
-        """Train a gated version in place, or only write it; its row of the table."""
+        """Train a gated version in place, or only write it; returns its row of the table."""
         training = iw.lab.training
         title, source, given, *_ = VERSIONS[name]
         path, asked, splits = self.asked.out / f"{name}.safetensors", self.asked, self.data
@@ -191,7 +191,7 @@ class _Training:
 
 
 def _buildable(networks: list[inputs.Opened], gated: list[str] | None) -> list[str]:
-    """The gated versions to build: none of what is a gated network itself."""
+    """The gated versions to build; none if the network is gated itself."""
     names = gated or ["dgn", "dlgn", "dlgn-ones"]
     versions = [name for name in dict.fromkeys(names) if name != "none"]
     if not any(isinstance(network.model, iw.gates.GatedNetwork) for network in networks):
@@ -218,7 +218,7 @@ def _check_version(name: str, network: iw.gates.GatedNetwork, x: torch.Tensor) -
 
 
 def _affordable(model: torch.nn.Module, x: torch.Tensor, wanted: int | None) -> tuple[int, list[str]]:
-    """How many examples path kernels take, and what to say where that is fewer than usual."""
+    """The number of examples for path kernels, and a note if that is fewer than usual."""
     if wanted is not None:
         return wanted, []
     cost = iw.gates.neural_path_kernel_cost(model, x[:_EXAMPLES])
@@ -248,7 +248,7 @@ def _features(
 
 
 def _beside(a: inputs.Opened, b: inputs.Opened, x: torch.Tensor, study: iw.gates.GateStudy) -> dict[str, Any]:
-    """How B's gates compare with A's, and how those of networks with fresh weights do."""
+    """The agreement of B's gates with A's, and that of untrained networks."""
     from ...similarity.comparison.untrained import Redrawn
 
     count = int(study.settings["kernel examples"])
@@ -259,7 +259,7 @@ def _beside(a: inputs.Opened, b: inputs.Opened, x: torch.Tensor, study: iw.gates
         found |= iw.gates.match_gates(left, right, x).to_dict()
     one, two = (Redrawn(model)(seed) for seed, model in enumerate((left, right)))
     if isinstance(one, str) or isinstance(two, str):
-        return found  # nothing repeats how its weights are drawn
+        return found  # its initialisation cannot be repeated
     found["npk alignment untrained"] = iw.gates.npk_alignment(one, two, x[:count])
     if "spaces" in found:
         level = iw.gates.match_gates(one, two, x).to_dict()["spaces"]

@@ -17,16 +17,16 @@ from . import Finding, inputs, iw, torch
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _LARGE = 500_000_000  # weights from which on networks are not run
-_PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: heads are replaced, layers dropped
+_PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: heads may be replaced, layers dropped
 
 
 class Lineage(Finding, ExampleOptions):
     """Test whether two checkpoints were trained independently, from their weights alone.
 
-    Says "derived", with a p-value and the blocks that were, "no sign of descent", or "cannot be told". In place the
-    p-value is exact, and tensors are read one at a time, so that checkpoints of any size fit. Where units were moved,
-    the networks are matched in memory, and --independent calibrates what that finds. 'tree' finds the families among
-    all checkpoints of a folder. Every verdict has exit code 0.
+    The verdict is "derived" (with a p-value and the derived blocks), "no sign of descent" or "cannot be told". If units
+    are still in place, the p-value is exact, and tensors are read one at a time, so that checkpoints of any size fit.
+    If units were moved, the networks are matched in memory, and --independent calibrates the result. 'tree' finds the
+    families among all checkpoints of a folder. Every verdict has exit code 0.
 
     Example:
       intertwine lineage a.safetensors b.safetensors --model resnet20
@@ -44,7 +44,7 @@ class Lineage(Finding, ExampleOptions):
         "A checkpoint known to be independent of A, such as another seed; repeat it, at least four times.",
         metavar="FILE",
     )
-    level: float = advanced("p-value from which on independence is rejected.", 1e-06, min=0, max=1)
+    level: float = advanced("Significance level at which independence is rejected.", 1e-06, min=0, max=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,13 +74,13 @@ def _pair(asked: Lineage) -> iw.Lineage:
     files = [*paths, *(asked.independent or [])]
     if found.verdict == iw.provenance.DERIVED or not all(_fits(sym, state) for state in (a, b, *others)):
         return found
-    # streams that rotate are found by running
+    # rotated streams can only be found by running the models
     models = [inputs.open_alone(spec, inputs.read_checkpoint(path)) for path in files]
     return iw.provenance.lineage_folded(models, inputs.example_input(spec, asked), sym, asked.level) or found
 
 
 def _fits(sym: iw.Symmetry, state: Mapping[str, torch.Tensor], count: int = 1) -> bool:
-    """Whether a checkpoint holds the model as it is, and so many networks of it fit in memory several times."""
+    """Whether a checkpoint holds the model in its own shapes, and ``count`` such networks fit in memory comfortably."""
     from ...symmetry.spaces import axis_size
 
     shapes = {n: tuple(axis_size(axis) for axis in layout.axes) for n, layout in sym.layouts.items()}
@@ -123,17 +123,17 @@ def _families(asked: Lineage) -> iw.provenance.Tree:
 
 
 def _is_result(path: Path) -> bool:
-    """Whether a safetensors file holds a result, or the tensors beside one."""
+    """Whether a safetensors file holds a result of this program, or the tensors of one."""
     from safetensors import SafetensorError, safe_open
 
     if path.suffix == ".safetensors" and path.is_file():
-        with suppress(SafetensorError), safe_open(path, framework="pt") as file:  # what is damaged is refused when read
+        with suppress(SafetensorError), safe_open(path, framework="pt") as file:  # damaged files are refused when read
             return str((file.metadata() or {}).get("kind")).startswith("intertwine.")
     return False
 
 
 def _opened(path: Path) -> Mapping[str, torch.Tensor]:
-    """A checkpoint that is read tensor by tensor, or a torch file in memory."""
+    """A checkpoint read tensor by tensor, or a torch file loaded into memory."""
     from ..._io import read_tensors
 
     if inputs.is_adapter(path):
@@ -145,8 +145,8 @@ def _opened(path: Path) -> Mapping[str, torch.Tensor]:
 def _named(
     state: Mapping[str, torch.Tensor], sym: iw.Symmetry, path: Path, spec: str, other: bool = False
 ) -> Mapping[str, torch.Tensor]:
-    """A checkpoint under the model's names; ``other`` says that it may have other ones, which the test looks for."""
-    # one beginning that all names have or lack is taken off or put on
+    """A checkpoint under the model's names; with ``other``, its names may differ, and the test searches for them."""
+    # a prefix that all names have or lack is stripped or added
     wanted = sym.layouts.keys()
     starts = {name.partition(".")[0] + "." for name in [*state, *wanted]}
     tables = [{n: n for n in state}]
@@ -154,8 +154,8 @@ def _named(
     tables += [{n.removeprefix(start): n for n in state} for start in starts]
     names = max(tables, key=lambda table: len(wanted & table.keys()))
     here = len(wanted & names.keys())
-    if here < _PRESENT * len(wanted) and spec.startswith(HF):  # it may keep other names on disk than in its model
-        with suppress(CheckpointError):  # what is none of this model is said below
+    if here < _PRESENT * len(wanted) and spec.startswith(HF):  # names on disk may differ from the model's
+        with suppress(CheckpointError):  # a checkpoint of another model is refused below
             return inputs.open_alone(spec, inputs.read_checkpoint(path)).state_dict()
     if here < _PRESENT * len(wanted) and not other:
         absent = next(n for n in wanted if n not in names)

@@ -1,4 +1,4 @@
-"""``intertwine models``, ``groups`` and ``report``: built-in networks, what activations let through, saved results."""
+"""``intertwine models``, ``groups`` and ``report``: built-in networks, groups of activations, and saved results."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Models(Options):
 class Groups(Options):
     """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x).
 
-    Without names, the table of all known activations. A function of your own is measured in float64; the residual says
-    how well the laws hold that were accepted, the margin how clearly the others fail.
+    Without names, shows the table of all known activations. A function of your own is measured in float64: the residual
+    says how well the accepted laws hold, the margin how clearly the others fail.
 
     Example:
       intertwine groups
@@ -53,7 +53,7 @@ class Groups(Options):
     activations: list[str] | None = argument(
         "Name (relu, leaky_relu:0.1, swiglu) or module:function of any scalar function.", metavar="ACTIVATION"
     )
-    dim: int | None = option("Number of channels, to see the group's dimension.", min=1)
+    dim: int | None = option("Number of channels, to show the group's dimension.", min=1)
 
     def __call__(self) -> None:
         if self.activations:
@@ -87,7 +87,7 @@ def _size(found: Any, dim: int | None) -> dict[str, Any]:
 
 
 class Report(Options):
-    """Write the page of saved results again.
+    """Rebuild the report page from saved results.
 
     Example:
       intertwine report comparison/results.json --out page.html
@@ -97,7 +97,7 @@ class Report(Options):
     suffixes = (".html", ".htm")
 
     results: Path = argument("Results that a command or save() wrote: .json or .safetensors.", ..., metavar="RESULTS")
-    out: Path | None = option("The page; beside the results otherwise.", metavar="FILE")
+    out: Path | None = option("File for the page. Default: beside the results.", metavar="FILE")
 
     def __call__(self) -> None:
         result = iw.report.load_result(self.results)

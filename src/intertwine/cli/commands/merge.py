@@ -1,4 +1,4 @@
-"""``intertwine merge`` and ``barrier``: one network from several, and what lies between them."""
+"""``intertwine merge`` and ``barrier``: one network from several, and the loss between them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _REPAIRED = {None: "", "recalibrate": ", recalibrated", "repair": ", repaired", 
 class Merge(DeviceOptions, ExampleOptions):
     """Merge networks of one architecture into one of the same size: align, average, repair.
 
-    With data, statistics are repaired on the training split, and all networks are scored on the test split, merged
-    ones with and without alignment and repair; the last of the table is written. Two networks are merged in the basis
-    and with the widths of A; more of them too if some are relatives, or else around their common mean.
+    With data, feature statistics are repaired on the training split. All networks are then scored on the test split,
+    the merged one with and without alignment and repair; the last in the table is written. Two networks are merged in
+    A's basis and with A's widths. More are merged there too if some are relatives, otherwise around their common mean.
 
     Example:
       intertwine merge a.safetensors b.safetensors --data digits --out merged.safetensors
@@ -43,30 +43,30 @@ class Merge(DeviceOptions, ExampleOptions):
     unlike = ("checkpoints",)
 
     checkpoints: list[Path] = argument(
-        "Checkpoints of one architecture, or Hugging Face directories; or a recipe of mergekit that "
+        "Checkpoints of one architecture, or Hugging Face directories; or a mergekit recipe that "
         "names them (linear, slerp, task_arithmetic, ties, dare_ties, dare_linear).",
         ...,
         metavar="A B [C ...] | RECIPE.yml",
     )
     out: Path | None = option("FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
     mergekit: Path | None = option(
-        "Write the recipe for mergekit, and the aligned networks that it names in a folder beside it.",
+        "Write the recipe for mergekit and, in a folder beside it, the aligned networks that it names.",
         metavar="FILE.yml",
     )
     model_b: str | None = None
-    ratio: float = option("The share of B, for two networks.", 0.5, min=0, max=1)
+    ratio: float = option("Share of B when two networks are merged.", 0.5, min=0, max=1)
     method: str = option(
-        "How to align, see 'intertwine align --help'; none for networks in one basis already.", "weights"
+        "How to align, see 'intertwine align --help'; none for networks already in one basis.", "weights"
     )
     interpolation: str = "linear"
-    layers: list[str] | None = advanced("Merge only these, joined by commas: beginnings of tensor names or patterns.")
+    layers: list[str] | None = advanced("Merge only these, joined by commas: prefixes of tensor names, or patterns.")
     repair: str = advanced(
-        "auto (of merged networks with and without alignment and repair the one with the smallest loss on the training "
-        "split, where there are labels), none, recalibrate (batch norms), repair or rescale (networks without them).",
+        "auto (with labels, keep the merged network with the smallest loss on the training split, with or without "
+        "alignment and repair), none, recalibrate (batch norms), repair or rescale (networks without them).",
         "auto",
     )
     dtype: str | None = advanced(
-        "Kind of numbers of the merged weights: float32, bfloat16 or float16; those of A otherwise.", metavar="DTYPE"
+        "Precision of the merged weights: float32, bfloat16 or float16. Default: that of A.", metavar="DTYPE"
     )
     examples: int = 5000
     batch_size: int = 250
@@ -101,7 +101,7 @@ class Merge(DeviceOptions, ExampleOptions):
 
     @property
     def recipe(self) -> Path | None:
-        """The recipe of mergekit, if one is given in place of checkpoints."""
+        """The mergekit recipe, if one is given in place of checkpoints."""
         return self.checkpoints[0] if len(self.checkpoints) == 1 and self.checkpoints[0].suffix in _YAML else None
 
     def __call__(self) -> None:
@@ -112,7 +112,7 @@ class Merge(DeviceOptions, ExampleOptions):
         )
         given = [Path(x).resolve() for x in (paths if recipe is None else [place for place, _ in recipe.models])]
         for path in (path for path in dict.fromkeys(given) if given.count(path) > 1):
-            tell(f"Note: {path.name} is listed {given.count(path)} times, and counts as often.")
+            tell(f"Note: {path.name} is listed {given.count(path)} times, and counts that many times.")
         if self.mergekit is not None:
             claim_file(self.mergekit, [*paths, *self.checkpoints])
             claim_folder(self.mergekit.with_suffix(""), ["."], paths)
@@ -157,7 +157,7 @@ class Merge(DeviceOptions, ExampleOptions):
         return tell_written(written)
 
     def _merged(self, recipe: iw.merging.Recipe | None, group: inputs.Group) -> _Merged:
-        """What came out, in the numbers that were asked for; an error if they are too few for its weights."""
+        """The merged result in the requested precision; an error if that cannot hold its weights."""
         from ...features.evaluate import evaluate
         from ...merging.merge import check_repair
         from ...merging.recipe import cast
@@ -168,7 +168,7 @@ class Merge(DeviceOptions, ExampleOptions):
             if not any(x.any() for x in model.parameters()):
                 tell(f"Note: all weights of {name} are zero.")
             if self.dtype == "float32":
-                model.float()  # so that means are not rounded to what the networks are kept in
+                model.float()  # so that means are not rounded to the networks' own precision
         if self.repair == "auto" and group.data is None and batch_norms(group.models[0]):
             raise ValueError(
                 "--data must be given to repair a network with batch norms. Got none. Say --data digits, for example, "
@@ -287,7 +287,7 @@ class Merge(DeviceOptions, ExampleOptions):
 def scored(
     group: inputs.Group, rows: Sequence[tuple[str, torch.nn.Module]], examples: int, batch_size: int
 ) -> list[dict[str, Any]]:
-    """Loss and accuracy of named networks on the test split of a group's data; none without labels."""
+    """Loss and accuracy of named networks on the test split of a group's data; empty without labels."""
     from ...features.evaluate import evaluate
 
     if group.data is None or not group.data.labelled:
@@ -298,7 +298,7 @@ def scored(
 
 
 def _in_one_code(group: inputs.Group) -> inputs.Group:
-    """The networks with all weights in the code of the first."""
+    """The group with all weights carried into the code of its first network."""
     from ...matching.correspondence.correspond import carrier_of
 
     first, *others = group.networks
@@ -313,22 +313,22 @@ def _in_one_code(group: inputs.Group) -> inputs.Group:
 
 @dataclass(frozen=True)
 class _Basis:
-    """The networks in one basis."""
+    """Networks in one basis."""
 
     moved: Sequence[torch.nn.Module]  # All of them
-    distances: Mapping[str, float] = field(default_factory=dict)  # How far they were apart, and are
+    distances: Mapping[str, float] = field(default_factory=dict)  # How far apart they were before and are after
     notes: tuple[str, ...] = ()  # What was folded for it
 
 
 @dataclass(frozen=True)
 class _Merged:
-    """What came out."""
+    """The result of a merge."""
 
     model: torch.nn.Module  # The merged network
-    scored: Sequence[tuple[str, torch.nn.Module]]  # It and, with labels, the same without alignment and repair, named
-    basis: _Basis  # In which it is
+    scored: Sequence[tuple[str, torch.nn.Module]]  # It, named, and with labels the same without alignment and repair
+    basis: _Basis  # The basis it is in
     recipe: iw.merging.Recipe  # For mergekit
-    repair: str | None  # What was done to the statistics
+    repair: str | None  # How feature statistics were repaired
 
 
 def _distances(before: float, after: float, what: str = "relative distance") -> dict[str, float]:
@@ -336,7 +336,7 @@ def _distances(before: float, after: float, what: str = "relative distance") -> 
 
 
 def _hand_over(path: Path, group: inputs.Group, found: _Merged) -> Path:
-    """Write the recipe, and the networks in one basis beside it, which it names."""
+    """Write the recipe and, beside it, the networks in one basis that it names."""
     places = {}
     for k, (checkpoint, model) in enumerate(zip(group.checkpoints, found.basis.moved)):
         card = group.card({"aligned": str(checkpoint.path)})
@@ -346,12 +346,12 @@ def _hand_over(path: Path, group: inputs.Group, found: _Merged) -> Path:
 
 
 class Barrier(Study, DeviceOptions, DataOptions):
-    """Measure how much worse the networks between networks are, before and after alignment.
+    """Measure the loss barrier between networks, before and after alignment.
 
     The barrier is the largest excess of the loss over the straight line between the losses of both ends. With three
-    networks or more every pair is measured, and the barrier comes with an interval, which leaves out networks and not
-    pairs. Batch norms are recalibrated on as many examples of the training split as the networks are judged by. Points
-    are scored from coarse to fine: Control-C ends early, and what was scored by then is written.
+    or more networks, every pair is measured, and the barrier comes with an interval from leaving out networks rather
+    than pairs. Batch norms are recalibrated on as many training examples as are used to score the networks. Points are
+    scored from coarse to fine, so that Ctrl-C can end the scan early and still write the points scored by then.
 
     Example:
       intertwine barrier a.safetensors b.safetensors --data digits
@@ -363,8 +363,8 @@ class Barrier(Study, DeviceOptions, DataOptions):
 
     checkpoints: list[Path]
     method: str = option("How to align, see 'intertwine align --help'; none for the direct path only.", "weights")
-    points: int = option("Points of each path, the ends included.", 11, min=3)
-    recalibrate: bool = advanced("Also with batch norms measured anew at every point.", True)
+    points: int = option("Points on each path, including its ends.", 11, min=3)
+    recalibrate: bool = advanced("Also score every point with recalibrated batch norms.", True)
     interpolation: str = "linear"
     split: str = "test"
     examples: int = 2000

@@ -1,4 +1,4 @@
-"""``intertwine reproduce``: the papers' tables and figures, ours beside theirs."""
+"""``intertwine reproduce``: the papers' tables and figures, our numbers beside theirs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Reproduce(DeviceOptions):
-    """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words.
+    """Reproduce tables and figures of the papers: their numbers, ours, the difference and a verdict in words.
 
-    Everything may be interrupted: the same command goes on from what is finished. All measured numbers are kept as
-    DIR/SCALE/NAME.parquet, and pages are made from them. Exit code 1 if an experiment failed, or a statement did not
-    hold that must hold at this scale.
+    Any run may be interrupted: the same command resumes after what is finished. All measured numbers are kept as
+    DIR/SCALE/NAME.parquet, and pages are made from them. The exit code is 1 if an experiment failed, or if a statement
+    that must hold at this scale does not.
 
     Example:
       intertwine reproduce --list
@@ -35,22 +35,22 @@ class Reproduce(DeviceOptions):
 
     python = 'iw.lab.experiments.run_experiments([iw.lab.experiments.experiment("table1-groups")], setting)'
 
-    names: list[str] | None = argument("Experiments; none lists them.", metavar="NAME")
+    names: list[str] | None = argument("Experiments to run; without names, all are listed.", metavar="NAME")
     scale: Literal["smoke", "small", "paper"] = option(
         "smoke: seconds on digits; small: what a CPU can train; paper: the papers' sizes.", "smoke"
     )
-    everything: bool = option("Every experiment, on one page.", False, "--all")
+    everything: bool = option("Run every experiment, reported on one page.", False, "--all")
     data: str = option("Images for small and paper, such as cifar10:PATH or cifar100:PATH.", "cifar10", metavar="DATA")
     concepts: str = option("Labelled images for dissection, such as parquet:FILE.", "generated", metavar="SET")
-    listing: bool = option("Say of each experiment its hours, validity and verdicts in --out.", False, "--list")
-    reanalyse: bool = option("Make the pages again from the values in --out, without any network.", False)
+    listing: bool = option("List experiments with the hours, validity and verdicts kept in --out.", False, "--list")
+    reanalyse: bool = option("Rebuild the pages from the values in --out, without running any network.", False)
     against: Path | None = advanced(
-        "Fingerprints to compare with at smoke scale: DIR/smoke/NAME.parquet.", metavar="DIR"
+        "Fingerprints to check results against at smoke scale: DIR/smoke/NAME.parquet.", metavar="DIR"
     )
     dry_run: bool = option(
-        "Say what would be trained and run, how long, and what effects it can tell; do nothing.", False
+        "Show what would be trained and run, for how long, and which effects it can detect; run nothing.", False
     )
-    workers: int = option("Processes for jobs; 0 runs them in this one.", 0, min=0)
+    workers: int = option("Processes for jobs; 0 runs them in the main process.", 0, min=0)
     out: Path = option("Folder for networks, finished jobs, values and pages.", Path("reproduction"), metavar="DIR")
 
     def __call__(self) -> None:
@@ -97,7 +97,7 @@ class Reproduce(DeviceOptions):
         page = write_text(folder / "report.html", iw.report.render(all_page(done, failed)))
         if self.as_json:
             results = {r.name: r.to_dict() for r in done}
-            for said in results.values():  # without day and duration: the same in every run of one seed on one machine
+            for said in results.values():  # drop date and duration: then runs of one seed on one machine agree
                 said["facts"] = {k: v for k, v in said["facts"].items() if k not in ("date", "hours", "commit")}
             files = {"folder": folder, "page": page}
             print_json({"results": results, "failed": failed, "differ": differ, "files": files})
@@ -113,12 +113,12 @@ class Reproduce(DeviceOptions):
         return None
 
     def _kept(self, name: str) -> Path:
-        """Values of an experiment at the scale, or at the nearest that it has."""
+        """The file of an experiment's values at this scale, or at the last scale that the experiment has."""
         scales = iw.lab.experiments.experiment(name).scales
         return iw.lab.experiments.values_path(self.out, name, self.scale if self.scale in scales else scales[-1])
 
     def _listed(self, name: str) -> dict[str, Any]:
-        """An experiment, and what there is of it: scale, hours, validity, verdicts."""
+        """An experiment's row of the list: scale, hours, validity and verdicts of what is kept."""
         lab = iw.lab.experiments
         one = lab.experiment(name)
         there = [s for s in reversed(lab.SCALES) if s in one.scales and lab.values_path(self.out, name, s).is_file()]
@@ -131,7 +131,7 @@ class Reproduce(DeviceOptions):
         return {"experiment": name, "papers": one.papers, "title": one.title, "scales": ", ".join(one.scales), **known}
 
     def _tell_plans(self, chosen: list[Experiment], setting: Setting) -> None:
-        """What would be done, about how long it takes here, and what each statement could tell; nothing is done."""
+        """Print what would be done, about how long it takes here, and what each statement could detect; run nothing."""
         from ...lab.experiments.plans import outlook_of, tell_plan
 
         plans = {one.name: tell_plan(one, setting, self.out) for one in chosen}
@@ -144,7 +144,7 @@ class Reproduce(DeviceOptions):
 
 
 def _compare(found: dict[str, Values], kept: Path) -> dict[str, str]:
-    """Fingerprints that differ from the kept ones, where; what another processor rounds otherwise is told only."""
+    """Fingerprints that differ from the kept ones, and where; mere rounding by another processor is only reported."""
     lab = iw.lab.experiments
     differ = {}
     for name, (state, where) in lab.check_against(kept / "smoke", found).items():

@@ -1,4 +1,4 @@
-"""``intertwine fold``, ``rotate``, ``canonical``, ``prune`` and ``transport``: networks written anew."""
+"""``intertwine fold``, ``rotate``, ``canonical``, ``prune`` and ``transport``: networks rewritten."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .merge import scored
 if TYPE_CHECKING:
     from torch import nn
 
-    # the network, what is said of it, the same as JSON, and how its card says that it was made
+    # the network, its description as text and as JSON, and the recipe on its card
     Rewritten: TypeAlias = tuple[nn.Module, str, dict[str, Any], dict[str, Any]]
 
 
 class Rewriting(ExampleOptions):
-    """Base of a command that writes the last network that it reads with other weights, for the code of the first."""
+    """Base of a command that rewrites the last network it reads, with new weights for the code of the first."""
 
     suffixes = (".safetensors", "")
-    sizes: ClassVar[str] = ""  # what a card says of sizes that its architecture does not have
+    sizes: ClassVar[str] = ""  # prefix on the card where sizes differ from the architecture's
 
     a: Path
     out: Path = option("FILE.safetensors, or a folder for a model of transformers.", ..., metavar="PATH")
@@ -43,11 +43,11 @@ class Rewriting(ExampleOptions):
 
 
 class Fold(Rewriting):
-    """Write the same network with gains of one, biases pushed on, and weights without what a norm's mean removes.
+    """Fold norms into the weights: gains become one, biases move forward, and layer norms get centred inputs.
 
-    Norms' gains and biases go into the linear maps that read them, biases of values through attention into the bias
-    after it, and what is written to layer norms is centred. Prints what was changed, what stays and why, and the
-    numerical proof. The network is kept exactly: compare it with 'intertwine diff'.
+    Gains and biases of norms go into the linear maps that read them, biases of values through attention into the bias
+    after it, and weights that write to layer norms are centred. Prints what was changed, what stays and why, and the
+    numerical proof. The function is kept exactly: compare the result with 'intertwine diff'.
 
     Example:
       intertwine fold hf:gpt2 --out folded.safetensors
@@ -58,8 +58,8 @@ class Fold(Rewriting):
     python = "iw.fold(model, example_inputs).model"
 
     norms: bool = option("Fold the gains of norms.", True)
-    center: bool = option("Centre what is written to layer norms.", True)
-    biases: bool = option("Fold biases of norms, and push biases of values on.", True)
+    center: bool = option("Centre the weights that write to layer norms.", True)
+    biases: bool = option("Fold biases of norms, and push biases of values forward.", True)
     extend: bool = option("Untie weights and, in a .safetensors file, add biases as needed.", True)
     strict: bool = advanced("Fail unless everything can be folded.", False)
 
@@ -73,10 +73,10 @@ class Fold(Rewriting):
 
 
 class Rotate(Rewriting):
-    """Write the same network with its residual stream and the values of its heads rotated, to spread outliers.
+    """Rotate a network's residual stream and the values of its heads, to spread outliers, and keep its function.
 
-    Gains of norms are folded first; then the stream turns (R1 of SpinQuant and QuaRot), and the values of every head
-    (R2). Prints what was rotated, and the numerical proof. The network is kept exactly.
+    Gains of norms are folded first. Then the residual stream is rotated (R1 of SpinQuant and QuaRot), and so are the
+    values of every head (R2). Prints what was rotated, and the numerical proof. The function is kept exactly.
 
     Example:
       intertwine rotate hf:llama --out rotated
@@ -98,11 +98,11 @@ class Rotate(Rewriting):
 
 
 class Canonical(Rewriting):
-    """Write the canonical form of a network: equal, up to rounding, for all networks that its symmetries connect.
+    """Write the canonical form of a network, which is equal, up to rounding, for all its symmetric copies.
 
-    Scales make the weights smallest, units are ordered by a key, signs make an odd statistic positive, and batch norms
-    become their affine map in evaluation mode, in which the function is kept. To decide whether two networks are one,
-    use 'intertwine same'.
+    Scales are chosen to make the weights smallest, units are sorted by a key, signs make an odd statistic positive, and
+    batch norms become their evaluation-mode affine map; in that mode the function is kept. To decide whether two
+    checkpoints are the same network, use 'intertwine same'.
 
     Example:
       intertwine canonical a.safetensors --model resnet20 --out canonical.safetensors
@@ -119,9 +119,9 @@ class Canonical(Rewriting):
 
 
 class Prune(Rewriting):
-    """Write a smaller network without some units of a space: channels, hidden units, heads, groups or experts.
+    """Prune units of a space (channels, hidden units, heads, groups or experts), and write the smaller network.
 
-    Every tensor that carries the space loses the same rows, sizes in modules and configurations follow, and the result
+    Every tensor that carries the space loses the same rows, and sizes in modules and configurations follow. The result
     is proved equal, in float64, to the whole network with these units masked. 'intertwine symmetries' names the spaces.
     Prints how far the outputs on the example move and, with labelled data, loss and accuracy before and after.
 
@@ -132,8 +132,8 @@ class Prune(Rewriting):
     sizes = "pruned "
     python = 'iw.prune_channels(iw.symmetries(model, x), "conv1.weight[0]", [0, 1, 2, 5], model, x)'
 
-    space: list[str] = option("The space, or several that lose the same units, joined by commas or repeated.", ...)
-    units: str = option("The units that stay: numbers and ranges, joined by commas.", ..., metavar="0-2,5")
+    space: list[str] = option("The space; or several that lose the same units, joined by commas or repeated.", ...)
+    units: str = option("The units to keep: numbers and ranges, joined by commas.", ..., metavar="0-2,5")
     examples: int = 2000
     batch_size: int = 250
 
@@ -147,7 +147,7 @@ class Prune(Rewriting):
         scores = []
         try:
             scores = scored(group, [("before", model), ("after", small)], self.examples, self.batch_size)
-        except (ValueError, IndexError) as error:  # its outputs are none of these labels
+        except (ValueError, IndexError) as error:  # its outputs do not match these labels
             tell(f"Not scored on the data: {first_line(error)}")
         for row in scores:
             right = "" if row["accuracy"] is None else f", accuracy {row['accuracy']:.1%}"
@@ -161,8 +161,8 @@ class Prune(Rewriting):
 class Transport(Rewriting):
     """Write network B with the widths of network A, its units coupled to A's by optimal transport.
 
-    The function of B changes where widths differ; where they are equal, its units are permuted. To merge both, use
-    'intertwine merge --method transport'.
+    B's function changes where widths differ; where they are equal, B's units are permuted. To merge the two networks,
+    use 'intertwine merge --method transport'.
 
     Example:
       intertwine transport small.safetensors large.safetensors --out brought.safetensors
@@ -172,7 +172,7 @@ class Transport(Rewriting):
 
     b: Path
     model_b: str | None = None
-    entropy: float = advanced("Strength of the entropy that smooths couplings; 0 for exact ones.", 0.0, min=0)
+    entropy: float = advanced("Strength of the entropy term that smooths couplings; 0 for exact couplings.", 0.0, min=0)
 
     def rewrite(self, group: inputs.Group) -> Rewritten:
         one, other = group.models

@@ -1,4 +1,4 @@
-"""``intertwine runs``: what long runs have done, and what to do with them."""
+"""``intertwine runs``: the state of long runs, and how to resume or clean them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from . import inputs, iw
 
 
 class Runs(Options):
-    """List runs, show the jobs of one, go on with one that was stopped, or remove results that nobody plans any more.
+    """List runs, show the jobs of one, resume one that was stopped, or remove results that no plan needs any more.
 
     A run is a folder with a log and one file for each finished job. It may be killed at any moment; 'resume' runs
-    what is missing, and ends with exit code 1 if jobs failed after all their attempts. A plan is data that may be of
-    anyone: classes of your own modules are imported only if --import names the module.
+    what is missing, and ends with exit code 1 if jobs failed in all their attempts. A plan may come from anyone, so
+    classes of your own modules are imported only if --import names the module.
 
     Example:
       intertwine runs
@@ -31,16 +31,16 @@ class Runs(Options):
     python = 'iw.lab.runs.overviews("runs"); iw.lab.runs.run(iw.lab.runs.load_plan("runs/name"), "runs")'
 
     action: Literal["list", "show", "resume", "clean"] = argument("list, show, resume or clean.", "list")
-    name: str | None = argument("Of the run, for all but list.", metavar="NAME")
-    folder: Path = option("Folder of runs.", Path("runs"), "--runs", metavar="DIR")
-    workers: int | None = option("Resume: processes; one for each core otherwise.", min=1)
-    threads: int = advanced("Resume: threads of each process.", 1, min=1)
+    name: str | None = argument("Name of the run; every action but list needs it.", metavar="NAME")
+    folder: Path = option("Folder that holds the runs.", Path("runs"), "--runs", metavar="DIR")
+    workers: int | None = option("Resume: number of processes. Default: one for each core.", min=1)
+    threads: int = advanced("Resume: threads for each process.", 1, min=1)
     ray: str | None = advanced("Resume on Ray: local, auto, or HOST:PORT of a cluster.", metavar="ADDRESS")
-    timeout: float | None = advanced("Resume: seconds that an attempt may take, on this machine.", min=0)
+    timeout: float | None = advanced("Resume: time limit of each attempt on this machine, in seconds.", min=0)
     retries: int = advanced("Resume: further attempts of a job that fails.", 2, min=0)
     everything: bool = option("Clean: remove the whole run, results too.", False, "--all")
     imported: list[str] | None = advanced(
-        "Resume: a module of yours that the plan's classes are in.", None, "--import", metavar="MODULE"
+        "Resume: a module of yours that defines classes of the plan.", None, "--import", metavar="MODULE"
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""``intertwine same`` and ``diff``: whether two checkpoints are one network, and what changed between them."""
+"""``intertwine same`` and ``diff``: whether two checkpoints are the same network, and what changed between them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare f
 
 
 class Same(Finding, ExampleOptions):
-    """Decide whether two checkpoints are one network, up to the symmetries of its architecture.
+    """Decide whether two checkpoints are the same network, up to the symmetries of its architecture.
 
-    Says "the same network up to symmetry" (a cast to a lower precision is seen through), "related (merged,
-    fine-tuned)" with the tensors that differ, "different", or "cannot be told" where operations without a rule leave
-    the symmetry open; and the residual after matching. Every verdict has exit code 0, two architectures have exit code
-    2. With --sharded a few tensors of each checkpoint are in memory, and the weights alone are compared.
+    The verdict is "the same network up to symmetry" (a cast to lower precision makes no difference), "related (merged,
+    fine-tuned)" with the tensors that differ, "different", or "cannot be told" if operations without a rule leave the
+    symmetry open. Also prints the residual after matching. Every verdict has exit code 0; two different architectures
+    have exit code 2. With --sharded, only a few tensors are in memory at a time, and only the weights are compared.
 
     Example:
       intertwine same a.safetensors b.safetensors --model resnet20
@@ -41,7 +41,7 @@ class Same(Finding, ExampleOptions):
     model_b: str | None = None
     sharded: bool = False
     device: str = "cpu"
-    out: Path | None = option("Write the element from A to B (.safetensors).", metavar="FILE")
+    out: Path | None = option("Write the group element that takes A to B (.safetensors).", metavar="FILE")
 
     def find(self) -> iw.matching.Match:
         found = self._part_by_part() if self.sharded else self._in_memory()
@@ -72,7 +72,7 @@ class Same(Finding, ExampleOptions):
         told, _ = differing_settings(before, after, ran=False)
         if not told:
             return found
-        verdict = UNTOLD if found.verdict == SAME else found.verdict  # what the settings do, no run has shown
+        verdict = UNTOLD if found.verdict == SAME else found.verdict  # no run has shown what the settings change
         return replace(found, verdict=verdict, reason=f"{found.reason}; configurations differ: {told}")
 
     def _in_memory(self) -> iw.matching.Match:
@@ -97,7 +97,7 @@ class Same(Finding, ExampleOptions):
 
 
 def _check_alike(left: inputs.Checkpoint, right: inputs.Checkpoint) -> None:
-    """Refuse checkpoints of other architectures before their models are built: names may differ, shapes may not."""
+    """Refuse checkpoints of different architectures before building models: names may differ, shapes may not."""
     ours, theirs = _shapes(left), _shapes(right)
     if ours is None or theirs is None:
         return
@@ -107,7 +107,7 @@ def _check_alike(left: inputs.Checkpoint, right: inputs.Checkpoint) -> None:
 
 
 def _shapes(side: inputs.Checkpoint) -> Counter[tuple[int, ...]] | None:
-    """How often each shape occurs among the tensors of a checkpoint; ``None`` where its model must be loaded first."""
+    """Number of tensors of each shape in a checkpoint; ``None`` if its model must be loaded first."""
     if side.tensors is not None:
         return Counter(tuple(x.shape) for x in side.tensors.values())
     if inputs.is_adapter(side.path) or not any(side.path.glob("*.safetensors*")):
@@ -116,12 +116,12 @@ def _shapes(side: inputs.Checkpoint) -> Counter[tuple[int, ...]] | None:
 
 
 class Diff(Finding, ExampleOptions):
-    """Say what was done to checkpoint A to make B: by symmetry, by conversion and casts, by training.
+    """Report what was done to checkpoint A to make B: by symmetry, by conversion and casts, by training.
 
-    First what keeps the function (heads swapped, units permuted or rescaled, gains folded, names and layouts
-    converted), then what remains, tensor by tensor: casts, integer grids, pruning, the rank of updates, blocks that
-    were frozen or replaced. One of both may have other names and layouts than the model. The exit code is 0 where both
-    compute the same function, up to rounding, 1 where something changed, and 2 for bad usage or input.
+    First come the changes that keep the function (heads swapped, units permuted or rescaled, gains folded, names and
+    layouts converted), then what remains, tensor by tensor: casts, integer grids, pruning, the rank of updates, blocks
+    that were frozen or replaced. Names and layouts of one of the two may differ from the model's. The exit code is 0
+    if both compute the same function up to rounding, 1 if something changed, and 2 for bad usage or input.
 
     Example:
       intertwine diff a.safetensors b.safetensors --model resnet20
@@ -147,7 +147,7 @@ class Diff(Finding, ExampleOptions):
         return 0 if found.same_function else FAILED
 
     def _in_memory(self) -> iw.Diff:
-        """Both checkpoints in their models; tensors alone where names are those of other code."""
+        """Compare both checkpoints in their models, or their tensors alone if the names are those of other code."""
         checkpoints = [inputs.read_checkpoint(path) for path in self.reads]
         specs = [self.model or inputs.model_named_by(*pair) for pair in (self.reads, self.reads[::-1])]
         example = inputs.example_input(specs[1], self)
@@ -169,7 +169,7 @@ class Diff(Finding, ExampleOptions):
         return iw.diff(sides[0], sides[1], inputs.for_all(models, example))
 
     def _part_by_part(self) -> iw.Diff:
-        """Both checkpoints read from disk when tensors are needed; the model is built without weights."""
+        """Compare tensors read from disk when they are needed; the model is built without weights."""
         from ...provenance.diff import with_configurations
 
         a, b, sym = inputs.stored(self)

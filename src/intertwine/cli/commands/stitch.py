@@ -20,12 +20,12 @@ _FAMILIES = ("g_relu", "full", "rank-1", "rank-4", "lasso")
 
 
 class Stitch(Study, DeviceOptions, DataOptions):
-    """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family.
+    """Stitch networks: measure how much accuracy is lost when B continues from A's features through a stitching map.
 
-    The early layers of A go before the late layers of B; of more than two networks, every ordered pair is stitched.
-    Maps are trained on the training split and scored on the test split (penalty: mean accuracy of A and B, less that of
-    the stitched network). Prints a table and writes results.json, results.parquet and report.html. A stopped run goes
-    on where it stood when the same command is given again.
+    The early layers of A are followed by a map of one family and the late layers of B; of more than two networks, every
+    ordered pair is stitched. Maps are trained on the training split and scored on the test split (penalty: mean
+    accuracy of A and B, minus that of the stitched network). Prints a table and writes results.json, results.parquet
+    and report.html. A stopped run resumes when the same command is given again.
 
     Example:
       intertwine stitch a.safetensors b.safetensors --data digits
@@ -39,34 +39,32 @@ class Stitch(Study, DeviceOptions, DataOptions):
 
     checkpoints: list[Path]
     model_b: str | None = None
-    layers: list[str] | None = option("Layers, joined by commas; '*' matches any. All activations otherwise.")
+    layers: list[str] | None = option("Layers, joined by commas; '*' matches any text. Default: all activations.")
     layers_b: list[str] | None = None
     families: list[str] | None = option(
         "Families of maps, joined by commas: identity, diagonal, permutation, signed_permutation, "
         "g_relu, monomial, softsort, orthogonal, full, rank-R, lasso-STRENGTH."
     )
-    method: str = option(
-        "task_loss trains on B's task, direct matches activations; both, joined by a comma.", "task_loss"
-    )
+    method: str = option("task_loss trains on B's task, direct matches activations; a comma joins both.", "task_loss")
     skip: str = advanced("Inside residual blocks, the skip connection: a (as A has it), mapped, or b (B's own).", "a")
-    start: str = advanced("Where training starts: direct (closed form) or random (as the paper has it).", "direct")
+    start: str = advanced("Where training starts: direct (closed form) or random (as in the paper).", "direct")
     recipe: str = advanced("v1 (SGD, momentum 0.9) or v2 (plain SGD).", "v1")
-    epochs: int | None = option("Passes over the data; the recipe's 20 otherwise.", min=0)
-    learning_rate: float | None = advanced("Learning rate; the recipe's 0.001 otherwise.", min=0)
+    epochs: int | None = option("Passes over the data. Default: the recipe's 20.", min=0)
+    learning_rate: float | None = advanced("Learning rate. Default: the recipe's 0.001.", min=0)
     keep: str = advanced(
-        "best: of the start and all epochs, the map with the least training loss once rounded; last: the "
-        "last epoch's, as the paper has it.",
+        "best: of the start and all epochs, the map with the lowest training loss once rounded; last: the "
+        "last epoch's, as in the paper.",
         "best",
     )
-    alpha: str = advanced("Weight of the pull to permutations, or cv: chosen on a fifth of the training split.", "0.1")
+    alpha: str = advanced("Weight of the pull to permutations; cv chooses it on a fifth of the training split.", "0.1")
     tail_norm: str = advanced(
-        "Batch norm of B's part in training: eval (its own statistics) or train (the batch's).", "eval"
+        "Batch norms of B's part during training: eval (their own statistics) or train (the batch's).", "eval"
     )
-    recalibrate: bool = advanced("Measure batch norms anew before evaluation.", True)
-    bias: bool = advanced("Give every map a bias; the paper's have none.", False)
-    translate: int = advanced("Shift training images by so many pixels at most.", 0, min=0)
+    recalibrate: bool = advanced("Recalibrate batch norms before evaluation.", True)
+    bias: bool = advanced("Give every map a bias; the paper's maps have none.", False)
+    translate: int = advanced("Shift training images by at most this many pixels.", 0, min=0)
     flip: bool = advanced("Mirror every second training image.", False)
-    seeds: int = advanced("Runs of each map that is trained, from --seed on.", 1, min=1)
+    seeds: int = advanced("Runs of each trained map, with consecutive seeds from --seed.", 1, min=1)
     split: str = advanced("Split to score on: test or validation.", "test")
     examples: int = 50000
     out: Path = Path("stitching")
@@ -99,7 +97,7 @@ class Stitch(Study, DeviceOptions, DataOptions):
         given: dict[str, Any] = {"loader": train, "eval_loader": score, "method": methods}
         given["seeds"] = list(range(self.seed, self.seed + self.seeds))
         studies: list[Any] = []
-        # of two checkpoints, A's early layers are meant
+        # with two checkpoints, only A's early layers come first
         for i, j in itertools.permutations(range(count), 2) if count > 2 else [(0, 1)]:
             a, b, names = group.models[i], group.models[j], (group.names[i], group.names[j])
             how = replace(options, names=names, state=self._state.with_stem(f"{self._state.stem}-{i}-{j}"))
@@ -122,13 +120,13 @@ class Stitch(Study, DeviceOptions, DataOptions):
 
     @property
     def _state(self) -> Path:
-        """Where training stands, for a run that is stopped."""
+        """The file with the state of training, for a run that is stopped."""
         import hashlib  # openssl is not for help
 
         return self.out / f"training-{hashlib.blake2b(self.line.encode(), digest_size=6).hexdigest()}.pt"
 
     def _recipe(self) -> iw.stitching.Recipe:
-        """The recipe of training, changed as was asked for."""
+        """The training recipe, with the changes that were asked for."""
         keep: Any = self.keep
         chosen = replace(iw.stitching.RECIPES[self.recipe], keep=keep)
         if self.epochs is not None:
@@ -150,7 +148,7 @@ class Stitch(Study, DeviceOptions, DataOptions):
 def _layers(
     a: torch.nn.Module, b: torch.nn.Module, loader: iw.lab.data.Batches, at: list[str] | None, at_b: list[str] | None
 ) -> Sequence[At]:
-    """Where to cut: the layers that were named, or all activations at which both can be cut."""
+    """Where to cut: the layers that were named, or all activations at which both networks can be cut."""
     from ...features import layers
     from ...features.batches import device_of
     from ...features.points import choose

@@ -1,4 +1,4 @@
-"""``intertwine symmetries``, ``mappings`` and ``fingerprint``: an architecture's group, and what it leaves."""
+"""``intertwine symmetries``, ``mappings`` and ``fingerprint``: an architecture's group, and what is invariant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Symmetries(Finding, NetworkOptions):
     """Find the weight-space symmetries of an architecture, and say what restricts them.
 
     Prints one line for every hidden space: its size, its group, the generators of scales and signs, and which operation
-    takes away the rest. The page draws where in the network each space lives. No weights are needed.
+    breaks the rest. The page shows where in the network each space lives. No weights are needed.
 
     Example:
       intertwine symmetries resnet20 --out resnet20.html
@@ -25,7 +25,7 @@ class Symmetries(Finding, NetworkOptions):
 
     python = "iw.symmetries(model, example_inputs)"
 
-    explain: str | None = option("Say of one parameter why each axis moves or stays.", metavar="NAME")
+    explain: str | None = option("Explain why each axis of this parameter moves or stays.", metavar="NAME")
 
     def find(self) -> iw.Symmetry:
         return inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)[1]
@@ -39,7 +39,7 @@ class Symmetries(Finding, NetworkOptions):
         return super().words(found) if self.explain is None else "\n".join(self._lines(found, self.explain))
 
     def _lines(self, found: iw.Symmetry, asked: str) -> list[str]:
-        """Why each axis of one parameter moves or stays."""
+        """Reasons why each axis of one parameter moves or stays."""
         name = found.aliases.get(asked, asked)
         if name not in found.layouts:
             close = near(name, (*found.layouts, *found.aliases)) or f" There are {', '.join([*found.layouts][:6])}, ..."
@@ -48,10 +48,10 @@ class Symmetries(Finding, NetworkOptions):
 
 
 class Mappings(Finding, NetworkOptions):
-    """Write the symmetries of a model as another tool takes them, each entry verified numerically.
+    """Write the symmetries of a model in the format of another tool, each entry verified numerically.
 
-    Prints every mapping as patterns of module names with its proof, and for what is not listed the reason. A model
-    without weights, or too large, is proved on a small one of its class.
+    Prints every mapping as patterns of module names with its proof, and the reason for whatever is not listed. A model
+    without weights, or one that is too large, is proved on a small model of its class.
 
     Example:
       intertwine mappings hf:DIRECTORY --format llm-compressor --meta --out recipe.yaml
@@ -74,11 +74,11 @@ class Mappings(Finding, NetworkOptions):
 
 
 class Fingerprint(ExampleOptions):
-    """Print a short string that is equal for symmetric copies of a network, and other for other weights.
+    """Print a short string that is equal for symmetric copies of a network and different for other weights.
 
-    It begins with the architecture, as far as tensors show it: settings such as rope_theta are not in it. A copy that
-    was rounded may miss, one whose stream was rotated (as 'intertwine rotate' does) has another, folded or not, and one
-    whose biases of norms were folded has another until both are folded: to decide, use 'intertwine same'.
+    It begins with the architecture, as far as tensors show it: settings such as rope_theta are not in it. The string of
+    a copy differs if its stream was rotated (as by 'intertwine rotate'), folded or not; if its norm biases were folded,
+    until both are folded; and perhaps if it was rounded. To decide, use 'intertwine same'.
 
     Example:
       intertwine fingerprint a.safetensors

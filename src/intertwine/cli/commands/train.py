@@ -1,4 +1,4 @@
-"""``intertwine train`` and ``zoo``: one network on one data set, and many that differ in their seeds."""
+"""``intertwine train`` and ``zoo``: one network on one data set, and many that differ in their seeds only."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from . import inputs, iw, torch
 class Train(DeviceOptions, TrainingOptions):
     """Train a network and keep the weights of its best validation epoch.
 
-    The default is the recipe of the first paper. A run that is interrupted goes on when the same command is given
-    again. It has the same bits on any number of cores, since it takes one thread, or as many as 'intertwine --threads N
-    train' says, which is faster for large networks.
+    The default is the recipe of the first paper. An interrupted run resumes when the same command is given again. The
+    bits are the same on any number of cores, since training takes one thread unless 'intertwine --threads N train' says
+    more, which is faster for large networks.
 
     Example:
       intertwine train --model resnet20 --data cifar10:PATH --seed 0 --out a.safetensors
@@ -35,7 +35,7 @@ class Train(DeviceOptions, TrainingOptions):
     model: str = option("What to train; see 'intertwine compare --help'.", ..., metavar="MODEL")
     out: Path = option("Checkpoint to write, ending in .safetensors; a card is written beside it.", ..., metavar="FILE")
     precision: str | None = advanced(
-        "float32, or bfloat16 for mixed precision, which is fast where the hardware has it."
+        "float32, or bfloat16 for mixed precision, which is fast if the hardware supports it."
     )
 
     def __call__(self) -> None:
@@ -61,10 +61,10 @@ class Train(DeviceOptions, TrainingOptions):
 class Zoo(TrainingOptions):
     """Train many seeds of one network at once, or show a zoo.
 
-    Each network is, up to rounding, the one that 'intertwine train' makes of its seed. The kind of network decides how
-    they are trained together, side by side or each by itself, and each takes one thread unless --threads says
-    more, so that the bits are the same on any number of cores. What is there already is kept, and after an interruption
-    the same command goes on.
+    Each network equals, up to rounding, the one that 'intertwine train' makes from its seed. Whether they are trained
+    side by side or one by one depends on the network. Training takes one thread unless --threads says more, so that the
+    bits are the same on any number of cores. Networks that exist already are kept, and the same command resumes after
+    an interruption.
 
     Example:
       intertwine zoo train --model digits_cnn --count 8 --out zoo
@@ -78,8 +78,8 @@ class Zoo(TrainingOptions):
     out: Path = option("Folder of the zoo.", Path("zoo"), metavar="DIR")
     model: str | None = option("Built-in network; see 'intertwine models'.", metavar="MODEL")
     count: int = option("Number of networks.", 10, min=1)
-    seed: int = option("Seed of the first network; the others count up.", 0, min=0)
-    together: int = advanced("Networks that are trained at once.", 16, min=1)
+    seed: int = option("Seed of the first network; the others count up from it.", 0, min=0)
+    together: int = advanced("Networks trained at once.", 16, min=1)
     device: str = "auto"
 
     def __call__(self) -> None:
@@ -119,14 +119,14 @@ class Zoo(TrainingOptions):
 
 
 def training_data(asked: TrainingOptions) -> iw.lab.data.DataSplits:
-    """The data that was asked for, or digits, with classes."""
+    """The labelled data that was asked for, or digits by default."""
     splits = inputs.read_data(replace(asked, data=asked.data or "digits"))[1]
     splits.need_labels("to train on", classes=2)
     return splits.first(asked.train_examples)
 
 
 def recipe_of(asked: TrainingOptions, shape: tuple[int, ...], precision: str | None = None) -> iw.lab.training.Recipe:
-    """The recipe of a name, or of the size of the inputs, with those settings changed that were given."""
+    """The recipe by name or by the size of the inputs, with the settings that were given changed."""
     training = iw.lab.training
     start = training.recipe_for(shape) if asked.recipe is None else training.RECIPES[asked.recipe]
     changes = {key: getattr(asked, key) for key in ("epochs", "batch_size", "learning_rate")}
@@ -135,7 +135,7 @@ def recipe_of(asked: TrainingOptions, shape: tuple[int, ...], precision: str | N
 
 
 def seeded(spec: str, seed: int) -> torch.nn.Module:
-    """A model whose fresh weights are those of a seed."""
+    """A model with fresh weights drawn from a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return inputs.build_model(spec)

@@ -1,6 +1,6 @@
-"""Inputs of a command: networks by their names, checkpoints, adapters, an example, and data as a model takes it."""
+"""Inputs of a command: networks by name, checkpoints, adapters, an example, and data prepared for a model."""
 
-# ruff: noqa: F401 - what commands take from here
+# ruff: noqa: F401 - names that commands import from here
 
 from ...lab.networks.hugging_face import configuration, is_adapter, load_pretrained
 from .data import batches, check_tokenizers, data_facts, directory_of, example_input, for_all, image_settings, read_data

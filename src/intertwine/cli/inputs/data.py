@@ -1,6 +1,6 @@
-"""Data as a model takes it: sizes of images, tokens of texts, batches, and one example.
+"""Data prepared for a model: sizes of images, tokens of texts, batches, and one example.
 
-The model says how, by its directory, its card or its code; options come before.
+The model says how, by its directory, its card or its code; options take precedence.
 """
 
 import math
@@ -37,23 +37,23 @@ _SIZE = (dict.fromkeys(("shortest_edge", "height", "width"), (int, None)), int, 
 _KINDS = {"size": _SIZE, "crop_size": _SIZE, "crop_pct": (float, None), "image_mean": ([float], float, None),
           "image_std": ([float], float, None)}  # fmt: skip
 _TOKENIZER = "tokenizer.json"
-_TOKENS, _ONE_TEXT = "2,8", "1,8"  # texts of tokens
-_ANY_SIZE = 64  # of images, where none is said
-_FRAMES = 16  # of sound, where convolutions make frames of a wave
+_TOKENS, _ONE_TEXT = "2,8", "1,8"  # batch and length of tokens
+_ANY_SIZE = 64  # of images, if none is given
+_FRAMES = 16  # of sound, if convolutions turn a waveform into frames
 _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
 
 def preparation(
     asked: DataOptions, data: str, sources: Sequence[tuple[Path | None, str | None]]
 ) -> Preprocessing | TextBlocks | None:
-    """What brings data to the form that models, given by path and ``--model``, take, as the first or an option says."""
+    """The preparation of data for models, given by path and ``--model``: as options say, or else the first model."""
     kind = data.partition(":")[0] + ":"
     folders = [folder for path, spec in sources if (folder := directory_of(path, spec)) is not None]
     if kind in _TEXT and (blocks := _blocks(asked, folders)) is not None:
         return blocks
     if kind not in ("images:", "parquet:", "dataset:"):
         return None
-    if asked.size is not None:  # the side of a square out of the middle, or height and width to bring images to
+    if asked.size is not None:  # the side of a square centre crop, or the height and width to resize images to
         side, *other = read("sides", "--size", asked.size)
         return Preprocessing((side, other[0]), (side, other[0])) if other else Preprocessing.square(side)
     said = [*map(image_settings, folders), *(_of_factory(spec) for _, spec in sources)]
@@ -65,7 +65,7 @@ def preparation(
 
 
 def normalised(splits: DataSplits, asked: DataOptions) -> DataSplits:
-    """Data with the means and deviations of ``--mean`` and ``--std``, where they are given, one for each channel."""
+    """Data with the channel means and deviations of ``--mean`` and ``--std``, if they are given."""
     mean, std = asked.statistics or (splits.mean, splits.std)
     if len(mean) != len(splits.mean):
         raise DataError(
@@ -76,7 +76,7 @@ def normalised(splits: DataSplits, asked: DataOptions) -> DataSplits:
 
 
 def directory_of(path: Path | None, spec: str | None) -> Path | None:
-    """The directory of transformers that a checkpoint is, or that ``--model`` names, the base model's for adapters."""
+    """The transformers directory that a checkpoint is or ``--model`` names; for adapters, the base model's."""
     named = Path(spec.removeprefix(HF)) if spec and spec.startswith(HF) else None
     beside = path.parent if path is not None and path.is_file() and spec is None else None
     for folder in (path, beside, named):
@@ -88,7 +88,7 @@ def directory_of(path: Path | None, spec: str | None) -> Path | None:
 
 
 def image_settings(folder: Path) -> Preprocessing | None:
-    """What a directory says of images, in the file of its preprocessor, or as ``image_size`` in ``config.json``."""
+    """Image settings of a directory, from its preprocessor file or from ``image_size`` in ``config.json``."""
     said = _processor(folder)
     if "size" in said:
         return Preprocessing.of_transformers(said)
@@ -98,14 +98,14 @@ def image_settings(folder: Path) -> Preprocessing | None:
 
 
 def image_statistics(folder: Path) -> Statistics | None:
-    """Means and deviations of channels that a directory's preprocessor says, also where it says no size."""
+    """Channel means and deviations in a directory's preprocessor file, even if that gives no size."""
     said = _processor(folder)
     mean, std = said.get("image_mean"), said.get("image_std")
     return (tuple(mean), tuple(std)) if mean and std and said.get("do_normalize", True) else None
 
 
 def _processor(folder: Path) -> Mapping[str, Any]:
-    """What a directory says of images in the file of its preprocessor; nothing without one."""
+    """Image settings in a directory's preprocessor file; empty without one."""
     for name in _FILES:
         if (folder / name).is_file():
             said = json_of(folder / name, name, CheckpointError)
@@ -117,13 +117,13 @@ def _processor(folder: Path) -> Mapping[str, Any]:
 
 
 def settings_of(model: nn.Module) -> Preprocessing | None:
-    """What a model says of its images itself, as those of timm do."""
+    """Image settings that a model carries itself, as those of timm do."""
     said = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
     return Preprocessing.of_timm(said) if isinstance(said, Mapping) and said.get("input_size") else None
 
 
 def _of_factory(spec: str | None) -> Preprocessing | None:
-    """What the model of a factory says of its images."""
+    """Image settings that the model of a factory carries."""
     if spec is None or spec.startswith(HF) or is_builtin(spec):
         return None
     with torch.device("meta"):
@@ -131,7 +131,7 @@ def _of_factory(spec: str | None) -> Preprocessing | None:
 
 
 def _blocks(asked: DataOptions, folders: Sequence[Path]) -> TextBlocks | None:
-    """How texts are cut: by ``--tokenizer``, or as the directories of the models say; ``None`` where none does."""
+    """Division of texts into blocks, by ``--tokenizer`` or by the models' directories; ``None`` if neither says."""
     known = [folder for folder in folders if (folder / _TOKENIZER).is_file()]
     if asked.tokenizer is None and not known:
         return TextBlocks(folders[0]) if folders and asked.data and asked.data.startswith("text:") else None
@@ -145,9 +145,9 @@ def _blocks(asked: DataOptions, folders: Sequence[Path]) -> TextBlocks | None:
 
 
 def check_tokenizers(folders: Sequence[Path], purpose: str, advice: str) -> None:
-    """Refuse directories in which one number stands for different tokens; those without a tokenizer pass."""
+    """Refuse directories in which one token id stands for different tokens; those without a tokenizer pass."""
     known = [folder for folder in folders if (folder / _TOKENIZER).is_file()]
-    models: list[Any] = []  # rules of how words are divided are written in more than one way: vocabularies count
+    models: list[Any] = []  # the same splitting rules can be written in several ways, so vocabularies are compared
     for folder in known:
         said = json_of(folder / _TOKENIZER, _TOKENIZER, DataError)
         models.append(said.get("model") if isinstance(said, Mapping) else None)
@@ -160,7 +160,7 @@ def check_tokenizers(folders: Sequence[Path], purpose: str, advice: str) -> None
 def read_data(
     asked: DataOptions, checkpoints: Sequence[Checkpoint] = (), specs: Sequence[str | None] = ()
 ) -> tuple[str, DataSplits]:
-    """Load the data that was asked for, or else what the first card names, as networks with these models take it."""
+    """Load the data that was asked for, or else what the first card names, prepared for these models."""
     if asked.data is not None:
         sources = list(zip_longest([c.path for c in checkpoints], specs))
         return asked.data, normalised(_loaded(asked.data, preparation(asked, asked.data, sources)), asked)
@@ -169,7 +169,7 @@ def read_data(
         raise DataError(
             "--data must be given where no card lies beside the weights. Got none. Say --data digits or text:FILE."
         )
-    named = named.partition("[")[0]  # of a part of the training split: the test split is that of all
+    named = named.partition("[")[0]  # trained on part of the training split: the test split is that of the whole
     kind = named.partition(":")[0]
     if kind in _WITH_PATHS:
         raise DataError(
@@ -187,7 +187,7 @@ def _loaded(spec: str, prepared: Preprocessing | TextBlocks | None = None) -> Da
 
 
 def data_facts(spec: str, split: str, data: DataSplits) -> dict[str, Any]:
-    """What a report says of the data."""
+    """Facts about the data for a report."""
     return {
         "name": data.name,
         "given as": spec,
@@ -200,7 +200,7 @@ def data_facts(spec: str, split: str, data: DataSplits) -> dict[str, Any]:
 def batches(
     data: DataSplits, split: str, examples: int, batch_size: int, networks: Sequence[Opened]
 ) -> tuple[Batches, list[str]]:
-    """Batches of a split, normalised as the networks were trained, and what a reader must know of that."""
+    """Batches of a split, normalised as in the networks' training, and notes on that for the reader."""
     loader = data.loader(split, batch_size=batch_size, examples=examples)  # type: ignore[arg-type]
     if any(getattr(getattr(n.model, "config", None), "is_encoder_decoder", False) for n in networks):
         loader = replace(loader, names=("input_ids", "decoder_input_ids"))
@@ -226,17 +226,17 @@ def batches(
     elif data.mean:  # no tokens
         means, deviations = (", ".join(f"{value:.3g}" for value in values) for values in (data.mean, data.std))
         notes.append(
-            "Neither a card nor a preprocessor says how the networks' inputs were normalised: they get this data's own "
-            f"mean ({means}) and deviation ({deviations}) of each channel. Networks that were trained on other numbers "
-            "compute other features: say --mean and --std."
+            "Neither a card nor a preprocessor says how the networks' inputs were normalised: this data's own mean "
+            f"({means}) and deviation ({deviations}) of each channel are used. If the networks were trained with other "
+            "numbers, their features differ: say --mean and --std."
         )
     return loader, notes
 
 
 def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
-    """The example that ``--data``, ``--input-shape`` and their like ask for, or else one of a model's own shape."""
+    """The example that ``--data``, ``--input-shape`` and their like ask for, or else one of the model's own shape."""
     says = lambda known: known.startswith(HF) or is_builtin(known)
-    if asked.input_shape is None and not says(spec):  # another model that the command reads may
+    if asked.input_shape is None and not says(spec):  # another model that the command reads may say it
         folders = (f"{HF}{path}" for path in asked.reads if any((path / name).is_file() for name in SETTINGS))
         spec = next(filter(says, (getattr(asked, "model_b", None) or "", *folders)), spec)
     directory = Path(spec.removeprefix(HF)) if spec.startswith(HF) else None
@@ -251,7 +251,7 @@ def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
     else:
         example = None if directory is None else _of_config(read_config(directory), meta)
     if example is None:
-        build_model(spec)  # a factory that is not there is said first
+        build_model(spec)  # report a missing factory first
         raise ValueError(
             "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape "
             "2,3,32,32, or --input-shape 2,16 --tokens 50257 for text."
@@ -266,9 +266,9 @@ def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
 
 
 def in_kind_of(model: nn.Module, example: Any, beside: Collection[nn.Module] = ()) -> Any:
-    """An example with its real numbers in the kind of a model's first weights: models of sound convert none.
+    """An example with its real numbers in the dtype of a model's first weights, since models of sound convert none.
 
-    Its tokens are some that those beside it have, too, also where the vocabulary of one was resized.
+    Its tokens lie in the vocabulary of the models beside it too, even if one vocabulary was resized.
     """
     sizes = [getattr(getattr(one, "config", None), "vocab_size", None) for one in beside]
     least = min((size for size in sizes if isinstance(size, int)), default=0)
@@ -277,7 +277,7 @@ def in_kind_of(model: nn.Module, example: Any, beside: Collection[nn.Module] = (
 
 
 def for_all(models: Collection[nn.Module], example: Any) -> Any:
-    """An example that all models take: of several kinds of weights, all become float32, which keeps every value."""
+    """An example that all models take; if weights have several dtypes, all become float32, which keeps every value."""
     if any(x.is_floating_point() for x in tensors_in(example)) and len(set(map(_kind, models))) > 1:
         for model in models:
             model.float()
@@ -289,7 +289,7 @@ def _kind(model: nn.Module) -> torch.dtype:
 
 
 def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:
-    """Random tokens, or real numbers, of a shape."""
+    """Random tokens or real numbers of a shape."""
     sizes = read("shape", "--input-shape", shape)
     if meta:
         return torch.empty(sizes, device="meta", dtype=torch.int64 if tokens else None)
@@ -308,7 +308,7 @@ def _of_config(config: Mapping[str, Any], meta: bool) -> Any:
     if isinstance(bins, int) and isinstance(frames, int):
         return _random(f"2,{bins},{2 * frames}", None, meta)  # frames are halved before the encoder
     kernels, strides = config.get("conv_kernel"), config.get("conv_stride")
-    if isinstance(kernels, list) and isinstance(strides, list) and not config.get("is_encoder_decoder"):  # of waves
+    if isinstance(kernels, list) and isinstance(strides, list) and not config.get("is_encoder_decoder"):  # of waveforms
         return _random(f"2,{sum(kernels) + _FRAMES * math.prod(strides)}", None, meta)
     if isinstance(vocabulary, int):
         return _random(_ONE_TEXT if _read_alone(config) else _TOKENS, vocabulary, meta)
@@ -322,11 +322,11 @@ def _of_config(config: Mapping[str, Any], meta: bool) -> Any:
 
 
 def _read_alone(config: Mapping[str, Any]) -> bool:
-    """Whether a classifier finds the end of a text by a padding token that it does not have: of two it would fail."""
+    """Whether a classifier lacks the padding token that marks the end of a text, so that batches of two fail."""
     if not any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ()):
         return False
     from transformers import AutoConfig
 
-    with suppress(ValueError):  # of a kind that is not known
+    with suppress(ValueError):  # of an unknown model type
         config = {**AutoConfig.for_model(str(config.get("model_type"))).to_dict(), **config}
     return config.get("pad_token_id") is None

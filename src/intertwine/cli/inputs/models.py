@@ -1,4 +1,4 @@
-"""Models by a line of text: built-in names, factories in Python, Hugging Face directories; and gated versions."""
+"""Models named by a line of text: built-in names, Python factories, Hugging Face directories; gated versions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .._checks import check_model
 if TYPE_CHECKING:
     from ...gates import GatedNetwork
 
-GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
+GATED = "gated "  # prefix on a card for the gated version of a network that is not built in
 
 Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # means and deviations of channels
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint as it lies on disk."""
+    """A checkpoint as read from disk."""
 
     path: Path  # The file, or a Hugging Face directory
     tensors: Mapping[str, Tensor] | None  # Its state dict; ``None`` for a directory
@@ -49,8 +49,8 @@ class Opened:
 
     name: str  # Short name for people
     model: nn.Module  # In evaluation mode
-    facts: dict[str, Any]  # What a report says of it
-    statistics: Statistics | None = None  # That its inputs were normalised by, where they are known
+    facts: dict[str, Any]  # Facts for a report
+    statistics: Statistics | None = None  # Used to normalise its inputs, if known
 
 
 def is_builtin(spec: str) -> bool:
@@ -64,10 +64,10 @@ def build_model(spec: str) -> nn.Module:
     Args:
         spec: ``NAME[:arguments]`` of a built-in network, ``package.module:factory[:arguments]``,
             ``path/to/file.py:factory[:arguments]``, or ``hf:DIRECTORY``. A factory's module is imported, which
-            runs its code; what is installed nowhere is looked for in the current folder.
+            runs its code; a module that is not installed is looked for in the current folder.
 
     Raises:
-        ValueError: If nothing is found under this name.
+        ValueError: If no model is found under this name.
     """  # noqa: DOC502 - raised by a check
     if spec.startswith(HF):
         return fresh_model(Path(spec.removeprefix(HF)))
@@ -121,7 +121,7 @@ def _literal(text: str) -> Any:
 
 
 def import_module_of_user(name: str) -> ModuleType:
-    """Import a module; from the current folder only what is installed nowhere, so that its files shadow no package."""
+    """Import a module, from the current folder only if it is not installed, so that local files shadow no package."""
     here = str(Path.cwd())
     if importlib.util.find_spec(name.partition(".")[0]) is None and here not in sys.path:
         sys.path.append(here)
@@ -134,21 +134,21 @@ def _import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{str(path)!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickling look their module up
+    sys.modules[name] = module  # dataclasses and pickle look their module up
     spec.loader.exec_module(module)
     return module
 
 
 def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
-    """The gated version of that name, one of ``--gated``, of a network; ``x`` is an example."""
+    """The gated version of a network, by its ``--gated`` name; ``x`` is an example."""
     *_, kind, arguments = VERSIONS[name]
     return counterpart(kind, model, x, seed=seed, **arguments)
 
 
 def card_name(name: str, network: nn.Module, spec: str, splits: DataSplits) -> str:
-    """What the card of a gated version calls it: text that builds it again, where its base ``spec`` is built in.
+    """The name of a gated version on its card: text that rebuilds it, if its base ``spec`` is built in.
 
-    Only what is checked to have the same tensors is named so, since a checkpoint must open under its name.
+    The name is used only after checking that it builds the same tensors, since a checkpoint must open under its name.
     """
     if not is_builtin(spec):
         return f"{GATED}{name}"

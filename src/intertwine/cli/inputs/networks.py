@@ -1,4 +1,4 @@
-"""Checkpoints on the command line: which model they belong to, on which data, and whether they run on it."""
+"""Checkpoints on the command line: the model of each, its data, and a check that it runs on them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FEW = 4  # examples
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint: safetensors, an index, GGUF, a torch file of tensors, a directory of transformers or peft."""
+    """Read a checkpoint: safetensors, an index, GGUF, a torch file of tensors, a transformers or peft directory."""
     check_checkpoint(path)
     if path.is_dir() and any((path / name).is_file() for name in SETTINGS):
         return Checkpoint(path, None, None)
@@ -58,9 +58,9 @@ def open_network(
 
     Args:
         checkpoint: What ``read_checkpoint`` read.
-        spec: The model; ``None`` for what the card or the directory says.
-        data: Says how many classes and channels a built-in network should have.
-        asked: ``--mean`` and ``--std`` come before what card or directory says.
+        spec: The model; ``None`` for the one that the card or the directory names.
+        data: Determines how many classes and channels a built-in network gets.
+        asked: Options; ``--mean`` and ``--std`` take precedence over the card or directory.
     """
     card, path = checkpoint.card, checkpoint.path
     spec = f"{HF}{path}" if checkpoint.tensors is None else spec or model_named_by(path)
@@ -78,7 +78,7 @@ def open_network(
 
 
 def tower(network: Opened, data: DataSplits) -> Opened:
-    """The part of a network of images and texts, such as CLIP, that reads this data; any other network as it is."""
+    """The part of an image-text network, such as CLIP, that reads this data; any other network unchanged."""
     part = getattr(network.model, _TOWERS[len(data.shape) == 3], None)
     if not all(hasattr(getattr(network.model, "config", None), f"{kind}_config") for kind in ("text", "vision")):
         return network
@@ -90,7 +90,7 @@ def tower(network: Opened, data: DataSplits) -> Opened:
 
 
 def statistics_of(checkpoint: Checkpoint, spec: str, model: nn.Module) -> Statistics | None:
-    """Means and deviations of inputs that a card says, or that a model's own preprocessing subtracts and divides by."""
+    """Channel means and deviations of inputs, from the card or from the model's own preprocessing."""
     said: Any = checkpoint.card
     if said is None or not (said.mean and said.std):
         folder = directory_of(checkpoint.path, spec)
@@ -101,7 +101,7 @@ def statistics_of(checkpoint: Checkpoint, spec: str, model: nn.Module) -> Statis
 
 
 def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
-    """The model with a checkpoint's weights, as it is named: no data says how many classes it should have."""
+    """The model with a checkpoint's weights, built as named: no data determines the number of classes."""
     if checkpoint.tensors is None:
         return load_pretrained(checkpoint.path)
     if spec.startswith(HF):
@@ -114,13 +114,13 @@ def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
 
 
 def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = "cpu") -> None:
-    """Run a network on two examples, so that a wrong image size is said in words and before long work."""
+    """Run a network on two examples, so that a wrong image size is reported clearly and before long work."""
     said = f"data must be inputs that {network.name} accepts. Got inputs of shape {data.shape} from {data.name}"
     check_takes(network.model.to(device), loader.batch(slice(0, 2)), device, said)
 
 
 def check_takes(model: nn.Module, batch: Any, device: Any, said: str) -> None:
-    """Refuse inputs that a model fails on; ``said``, what must be and what was given, begins the message."""
+    """Refuse inputs that a model fails on; the message begins with ``said``, the rule and what was given."""
     from ...features.batches import call
 
     try:
@@ -137,20 +137,20 @@ def check_takes(model: nn.Module, batch: Any, device: Any, said: str) -> None:
             ) from error
         raise DataError(
             f"{said}, on which it fails ({type(error).__name__}: {reason}). Use data of the kind and size that it was "
-            "trained on; of images, --size says another one."
+            "trained on; --size changes the size of images."
         ) from error
 
 
 def check_finite(model: nn.Module, path: Path) -> None:
     """Refuse weights that hold NaN or infinity."""
-    # parameters only: a buffer may well hold infinities, such as the mask of an attention
+    # parameters only: a buffer, such as an attention mask, may well hold infinities
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             raise not_finite(name, path)
 
 
 def model_named_by(path: Path, *others: Path) -> str:
-    """The model that a checkpoint, or else the next, names: a directory its own, weights that of their card."""
+    """The model that a checkpoint, or else the next one, names: by its directory or by the card of its weights."""
     if others:
         with suppress(CheckpointError):
             return model_named_by(path)
@@ -173,7 +173,7 @@ def model_named_by(path: Path, *others: Path) -> str:
             f"built from. Got none for {str(path)!r}. Say --model package.module:factory."
         )
     if not is_builtin(card.architecture):
-        named = ":" in card.architecture and " " not in card.architecture  # not what was pruned
+        named = ":" in card.architecture and " " not in card.architecture  # not a pruned one
         said = card.architecture if named else "package.module:factory"
         # a card is data: it must not make us import code
         raise CheckpointError(
@@ -184,14 +184,14 @@ def model_named_by(path: Path, *others: Path) -> str:
 
 
 def model_of(network: str | None, model: str | None) -> str:
-    """The model that an argument names, as ``--model`` does or as a checkpoint of it, or else ``--model``."""
+    """The model of ``--model``, or else the one that an argument names, directly or as a checkpoint."""
     path = Path((network or "").removeprefix(HF))
     spec = network if network is None or not path.exists() else model_named_by(path)
     return model or spec or ""
 
 
 def _fitted(spec: str, checkpoint: Checkpoint, data: DataSplits) -> nn.Module:
-    """The model with a checkpoint's weights; a built-in one is fitted to the data, or else tried as written."""
+    """The model with a checkpoint's weights; a built-in model is fitted to the data, or else built as written."""
     card, tensors = checkpoint.card, checkpoint.tensors
     if card is not None and tensors is not None and card.architecture.startswith(GATED):
         x = data.loader("test", 1).batch(slice(0, 1))[0]
@@ -210,14 +210,14 @@ def _fitted(spec: str, checkpoint: Checkpoint, data: DataSplits) -> nn.Module:
 
 
 def symmetry_of(spec: str, asked: ExampleOptions) -> Symmetry:
-    """The symmetry of a model that is built here without weights where its code runs so, and forgotten."""
+    """The symmetry of a model that is built here, without weights if its code allows, and then discarded."""
     with suppress(ValueError):
         return model_and_symmetry(spec, asked, meta=True)[1]
-    return model_and_symmetry(spec, asked, meta=False)[1]  # such as rotary positions of transformers 4, or the error
+    return model_and_symmetry(spec, asked, meta=False)[1]  # rotary positions of transformers 4, or the error
 
 
 def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn.Module, Symmetry]:
-    """A model that is built here and its symmetry, which refers to the model weakly: proofs and drawings want both."""
+    """A model built here, and its symmetry, which refers to the model weakly: proofs and drawings need both."""
     with seeded(0), torch.device("meta" if meta else "cpu"):  # proofs are run with these weights
         network = build_model(spec).eval()
     grouped: Any = getattr(network, "set_experts_implementation", None)
@@ -228,7 +228,7 @@ def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn
 
 
 def stored(asked: ExampleOptions) -> tuple[StoredState, StoredState, Symmetry]:
-    """Checkpoints A and B, read when their tensors are needed, and the symmetry of the model that one of them names."""
+    """Checkpoints A and B, read tensor by tensor on demand, and the symmetry of the model that one of them names."""
     a, b = asked.reads
     return StoredState(a), StoredState(b), symmetry_of(asked.model or model_named_by(a, b), asked)
 
@@ -240,9 +240,9 @@ class Group:
     checkpoints: tuple[Checkpoint, ...]  # Where they are from
     networks: tuple[Opened, ...]  # Ready to run
     example: Any  # An input for all of them
-    data: DataSplits | None  # What was asked for, or what a card names
-    data_spec: str  # What the data was called
-    notes: tuple[str, ...] = ()  # What a reader must know of how inputs are normalised
+    data: DataSplits | None  # The requested data, or what a card names
+    data_spec: str  # The name under which the data was given
+    notes: tuple[str, ...] = ()  # Notes for the reader on how inputs are normalised
 
     @property
     def models(self) -> list[nn.Module]:
@@ -251,7 +251,7 @@ class Group:
 
     @property
     def names(self) -> list[str]:
-        """Short names, made different where files have one name."""
+        """Short names, made distinct if files share a name."""
         plain = [network.name for network in self.networks]
         if len(set(plain)) == len(plain):
             return plain
@@ -259,11 +259,11 @@ class Group:
         return full if len(set(full)) == len(full) else [f"{name} ({k + 1})" for k, name in enumerate(full)]
 
     def loader(self, split: str, examples: int, batch_size: int) -> Batches:
-        """Batches of a split, normalised as the networks were trained; there must be data."""
+        """Batches of a split, normalised as in the networks' training; there must be data."""
         return batches(self.need_data(), split, examples, batch_size, self.networks)[0]
 
     def facts(self, split: str) -> dict[str, Any]:
-        """What a report says of the networks and their data."""
+        """Facts about the networks and their data for a report."""
         networks = [network.facts for network in self.networks]
         return {"networks": networks, "data": data_facts(self.data_spec, split, self.need_data())}
 
@@ -274,7 +274,7 @@ class Group:
         return self.data
 
     def card(self, recipe: dict[str, Any], metrics: dict[str, float | None] | None = None) -> dict[str, Any]:
-        """The card of a network that was made from these: the first network's, with another recipe."""
+        """The card of a network made from these: the first network's card with another recipe."""
         first = self.checkpoints[0].card
         known: dict[str, Any] = {"architecture": self.networks[0].facts["model"]}
         if first is not None:
@@ -285,13 +285,13 @@ class Group:
 
 
 def open_group(paths: Sequence[Path], asked: DataOptions, use: Use, specs: Sequence[str | None] | None = None) -> Group:
-    """Read checkpoints, find out their models and data, and build them.
+    """Read checkpoints, determine their models and data, and build them.
 
     Args:
         paths: Files or Hugging Face directories.
-        asked: What ``--data``, ``--input-shape``, ``--device`` and their like say.
-        use: Without ``--data``, whether to do without, to take what a card names if one does, or to insist on data.
-        specs: The model of each; what ``--model`` and ``--model-b`` say otherwise.
+        asked: Options such as ``--data``, ``--input-shape`` and ``--device``.
+        use: Without ``--data``: do without data, use what a card names if any, or insist on data.
+        specs: The model of each; by default, from ``--model`` and ``--model-b``.
     """
     where = choose_device(getattr(asked, "device", "cpu"))
     if specs is None:
