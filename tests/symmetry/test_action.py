@@ -119,7 +119,7 @@ def test_ties_that_are_not_the_models_are_refused():
 
     x, both, apart = torch.randn(5, 4), network(0, tied=True), network(1, tied=False)
     for sym, model, said in (
-        (symmetries(both, x), apart, "must be equal, as in the model of the symmetry"),
+        (symmetries(both, x), apart, "must be equal, since they are one tensor"),
         (symmetries(apart, x), both, "must be two tensors, as in the model of the symmetry"),
     ):
         for move in (act, lambda sym, g, model: act_(sym, g, model.state_dict())):
@@ -135,7 +135,7 @@ def test_ties_that_are_not_the_models_are_refused():
         lambda sym: iw.fingerprint(state, None, sym),
         lambda sym: iw.same(both.state_dict(), state, None, sym),
     ):
-        with pytest.raises(ValueError, match="must be equal, as in the model of the symmetry"):
+        with pytest.raises(ValueError, match="must be equal, since they are one tensor"):
             call(symmetries(both, x))
     with pytest.raises(ValueError, match="must be two tensors"):
         iw.matching.gather([apart, both], x)

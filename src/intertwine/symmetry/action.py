@@ -1,6 +1,6 @@
-"""Acting on weights: other tensors, the same function.
+"""Action of a symmetry on weights: new tensors, the same function.
 
-Elements that a given network can take: batch norms without a gain bound how far their inputs may shrink.
+Also the elements that a given network admits: a batch norm without a gain bounds how far its inputs may shrink.
 """
 
 import warnings
@@ -27,12 +27,12 @@ from .transformation import Transformation, with_parts
 __all__ = ["admissible"]
 
 S = TypeVar("S", bound=Description)
-_HELD = 1 << 24  # numbers of moved tensors that a run keeps, for those that are read again and again
+_HELD = 1 << 24  # numbers of moved tensors that a run keeps, for tensors that are read repeatedly
 
 
 @in_usual_mode
 def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
-    """A copy of ``model`` with other weights and the same function.
+    """A copy of ``model`` with new weights and the same function.
 
     A tensor axis that carries a space becomes ``new[i] = scale_i * sign_i * old[p[i]]``, then is multiplied by the
     matrix of a linear space or by its inverse transpose (Proposition 3.4). Batch norm follows v2 E.47 (v1 E.26) with
@@ -41,13 +41,13 @@ def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
 
     Args:
         sym: The symmetry of the model's architecture.
-        g: One of its elements; one of another symmetry is refused with a ``ValueError``, like tensors that do not fit.
+        g: One of its elements. An element of another symmetry, or tensors that do not fit, raise a ``ValueError``.
         model: The model. It is left as it is.
 
     Returns:
-        A new module. Tied parameters stay tied; dtypes and devices stay; permutations move bits exactly. What the model
-        keeps of its weights between runs (``sym.caches``) is left out. A ``PathWarning`` says what is certified where
-        the path depends on the data.
+        A new module. Tied parameters stay tied; dtypes and devices stay; permutations move bits exactly. Tensors that
+        the model caches between runs (``sym.caches``) are left out. If the path depends on the data, a ``PathWarning``
+        says what is certified.
 
     Examples:
         >>> import intertwine as iw
@@ -67,7 +67,7 @@ def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
 
 
 def act_lazily(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> LazyState:
-    """A state dict moved by ``g`` tensor by tensor, each when it is asked for; before, only headers are read."""
+    """A state dict moved by ``g`` lazily: each tensor when it is asked for; until then only headers are read."""
     check_headers(sym, state)
     check_ties(sym, state)
 
@@ -80,7 +80,7 @@ def act_lazily(sym: Description, g: Transformation, state: Mapping[str, Tensor])
 
 
 def rewritable(sym: Description, model: nn.Module) -> nn.Module:
-    """A copy of a model, as ``copied`` makes it, that is to get other weights: what it keeps of the old is left out."""
+    """A copy of a model, as ``copied`` makes it, ready for new weights: caches of the old weights are left out."""
     twin = copied(model)
     forget(twin, sym.caches)
     return twin
@@ -88,9 +88,9 @@ def rewritable(sym: Description, model: nn.Module) -> nn.Module:
 
 @contextmanager
 def acting(sym: Description, g: Transformation, model: nn.Module) -> Iterator[None]:
-    """Runs of ``model`` compute with the weights of ``act(sym, g, model)``, of which few are in memory at once.
+    """Run ``model`` with the weights of ``act(sym, g, model)``, holding only few of them in memory at once.
 
-    A tensor is moved when an operation reads it. What the model keeps of its weights is made anew and then put back.
+    A tensor is moved when an operation reads it. Caches of the weights are recomputed, and restored at the end.
     """
     with alone(model):
         kept = Kept(model)
@@ -103,7 +103,7 @@ def acting(sym: Description, g: Transformation, model: nn.Module) -> Iterator[No
 
 
 class _Moved(OperationMode):
-    """Operations read a model's tensors as an element moves them."""
+    """A mode in which operations read a model's tensors as moved by an element."""
 
     def __init__(self, sym: Description, g: Transformation, model: nn.Module) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class _Moved(OperationMode):
 
 
 def _geometry(x: Tensor) -> tuple[object, ...]:
-    """Where a tensor lies in memory, and how."""
+    """Location and layout of a tensor in memory."""
     return x.device, x.data_ptr(), x.shape, x.stride(), x.dtype
 
 
@@ -171,7 +171,7 @@ def moved(
 def _moved(
     sym: Description, g: Transformation, state: Mapping[str, Tensor], wanted: Iterable[str]
 ) -> Iterator[tuple[str, Tensor]]:
-    """As ``moved``, tensor by tensor, unchecked but for variances."""
+    """As ``moved``, tensor by tensor; only variances are checked."""
     active = {name for name, e in g.elements.items() if not e.is_identity(atol=0.0)}
     norms = {n: norm for norm in sym.batch_norms for n in (norm.variance, norm.weight) if n is not None}
     for name in wanted:
@@ -235,7 +235,7 @@ def transform_block(x: Tensor, block: Block, g: Transformation) -> Tensor:
 def act_on_features(
     sym: Description, g: Transformation, features: Tensor, like: tuple[str, int], dim: int = 1, dual: bool = False
 ) -> Tensor:
-    """Hidden features of ``model`` turned into those of ``act(sym, g, model)`` (Proposition 3.4).
+    """Hidden features of ``model``, transformed into those of ``act(sym, g, model)`` (Proposition 3.4).
 
     Pre-activation features transform by ``A_m``, as the axis of the tensor that *writes* them (``("0.bias", 0)``);
     post-activation ones by ``phi(A_m)``, as the inverse transpose of the axis that *reads* them (``("2.weight", 1)``
@@ -266,9 +266,9 @@ def act_on_features(
 
 
 def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    """Name of each running variance to its channels, after ``g``, where it would become negative and stays as it is.
+    """Channels (in the order after ``g``) whose running variance would become negative and is kept, by variance name.
 
-    There the gain is divided by ``a`` instead.
+    In these channels the gain is divided by ``a`` instead.
     """
     present = (norm for norm in sym.batch_norms if norm.variance in state)
     norms = ((norm.variance, _new_variance(sym, g, state, norm)[1]) for norm in present)
@@ -276,7 +276,7 @@ def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tens
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers of a model by every name that they have: the live tensors, not copies."""
+    """All parameters and buffers of a model under all of their names: the live tensors, not copies."""
     check_module(model)
     return {name: tensor.detach() for name, tensor in _registered(model).items()}
 
@@ -291,12 +291,12 @@ def write(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _registered(model: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers of a model by every name that they have."""
+    """All parameters and buffers of a model under all of their names."""
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
 
 
 def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str]) -> None:
-    """Refuse what does not fit before anything is changed; tensors read on demand are checked by their reader."""
+    """Refuse tensors that do not fit before anything is changed; tensors read on demand are checked by their reader."""
     have = {name: e.group.n for name, e in g.elements.items()}
     want = {space.name: space.size for space in sym.spaces}
     if have != want:
@@ -314,7 +314,7 @@ def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], name
 
 
 def check_headers(sym: Description, state: Mapping[str, Tensor], names: Iterable[str] | None = None) -> None:
-    """Refuse tensors of another architecture, and moved ones that are not real; of files, only headers are read."""
+    """Refuse tensors of another architecture, and non-real tensors that would move; of files only headers are read."""
     headers, wanted = headers_of(state), list(sym.layouts if names is None else names)
     for name in wanted:
         if name not in headers:
@@ -329,26 +329,26 @@ def check_headers(sym: Description, state: Mapping[str, Tensor], names: Iterable
 
 
 def check_ties(sym: Description, state: Mapping[str, Tensor], written: bool = False) -> None:
-    """Refuse tensors that differ where the symmetry knows one, and one that is to be ``written`` where it knows two."""
+    """Refuse different tensors where the symmetry has one, and, if ``written``, a tied tensor where it has two."""
     for alias, name in sym.aliases.items():
         x, y = (state.get(n) for n in (alias, name))
         if x is not None and y is not None and x.data_ptr() != y.data_ptr() and not torch.equal(x, y):
             raise ValueError(
-                f"{alias} and {name} must be equal, as in the model of the symmetry, where they are one tensor. Got "
-                "two that differ: find the symmetries of the model that they are of."
+                f"{alias} and {name} must be equal, since they are one tensor in the model of the symmetry. Got "
+                "two that differ: find the symmetries of the model that they come from."
             )
     held: dict[tuple[object, ...], str] = {}
     for name in sym.layouts if written else ():
         other = held.setdefault(_geometry(state[name]), name) if state[name].data_ptr() else name
         if other != name:
             raise ValueError(
-                f"{other} and {name} must be two tensors, as in the model of the symmetry. Got one that is tied: find "
-                "the symmetries of the model that it is of."
+                f"{other} and {name} must be two tensors, as in the model of the symmetry. Got one tied tensor: find "
+                "the symmetries of the model that it comes from."
             )
 
 
 def check_states(sym: S | None, **given: object) -> tuple[S, list[Mapping[str, Tensor]]]:
-    """The symmetry and the state dicts that were given, each of its code; a module beside one is a ``TypeError``."""
+    """The symmetry and the given state dicts, checked to be of its code; a module beside one is a ``TypeError``."""
     states: list[Mapping[str, Tensor]] = [x for x in given.values() if isinstance(x, Mapping)]
     if sym is None or len(states) < len(given):
         for name, model in given.items():
@@ -371,22 +371,22 @@ def multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:
 def _new_variance(
     sym: Description, g: Transformation, state: Mapping[str, Tensor], norm: BatchNormTensors
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The new running variance, the channels that keep theirs, and ``a^2``, all in the new order of channels."""
+    """The new running variance, the channels that keep the old one, and ``a^2``, all in the new order of channels."""
     layout, old = sym.layouts[norm.variance], state[norm.variance]
     squares = transform(torch.ones_like(old, dtype=torch.float64), layout, g)
     order = g.restrict(kinds={"permutation"})
     placed = transform(old, layout, order)
     new = squares * (placed.to(torch.float64) + norm.eps) - norm.eps
     negative = new < 0
-    exact = (squares == 1) | negative  # keep the bits where nothing changes
+    exact = (squares == 1) | negative  # keep the bits wherever nothing changes
     return torch.where(exact, placed, new.to(old.dtype)), negative, squares
 
 
 def admissible(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> Transformation:
-    """``g`` without the scales of units that a batch norm without a gain cannot follow, so that ``act`` accepts it.
+    """``g`` without those scales that a batch norm without a gain cannot follow, so that ``act`` accepts it.
 
-    ``v' = a^2 (v + eps) - eps`` must not be negative, so nearly dead channels cannot shrink by much. Units that would
-    shrink keep their scale wherever such a norm has a channel that cannot follow.
+    ``v' = a^2 (v + eps) - eps`` must not be negative, so nearly dead channels cannot shrink by much. Where such a norm
+    has a channel that cannot follow, units that would shrink keep their scale.
     """
     gainless = {norm.variance for norm in sym.batch_norms if norm.weight is None}
     bounded = [sym.layouts[name] for name in kept_variances(sym, g, state) if name in gainless]

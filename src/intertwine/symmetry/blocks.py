@@ -1,7 +1,7 @@
-"""Tensors cut into blocks in which every dimension carries one leaf: the shape in which the group acts.
+"""Blocks of tensors in which every dimension carries one leaf: the form in which the group acts.
 
-Sums (concatenated axes) cut a tensor into pieces, products (heads x head dimension) split an axis into factors; what
-is left has one space, or nothing, along each dimension.
+Sums (concatenated axes) cut a tensor into pieces, and products (heads x head dimension) split an axis into factors.
+The resulting blocks carry one space, or none, along each dimension.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _PIECE = 1 << 22  # entries that are multiplied at once
 class Block:
     """One piece of a tensor."""
 
-    rows: tuple[Tensor | None, ...]  # For each tensor axis the rows of the piece, or ``None`` for all of them in order
+    rows: tuple[Tensor | None, ...]  # For each tensor axis: the rows of the piece, or ``None`` for all in order
     leaves: tuple[Leaf | Fixed, ...]  # What each dimension of the piece carries
 
     @cached_property
@@ -42,13 +42,13 @@ class Block:
 
     @cached_property
     def _range(self) -> tuple[slice, ...] | None:
-        """The rows of every axis as a slice, where all of them lie together."""
+        """The rows of every axis as a slice, if they are contiguous on all axes."""
         if any(r is not None and not bool((r.diff() == 1).all()) for r in self.rows):
             return None
         return tuple(slice(None) if r is None else slice(int(r[0]), int(r[-1]) + 1) for r in self.rows)
 
     def read(self, tensor: Tensor) -> Tensor:
-        """The piece as a tensor with one dimension per leaf (a view where the rows allow it)."""
+        """The piece as a tensor with one dimension per leaf (a view if the rows allow it)."""
         if self._range is not None:
             return tensor[self._range].reshape(self.shape)
         for dim, rows in enumerate(self.rows):
@@ -57,7 +57,7 @@ class Block:
         return tensor.reshape(self.shape)
 
     def write(self, tensor: Tensor, piece: Tensor) -> Tensor:
-        """``tensor`` with the piece replaced: in place where only some rows are, else ``piece`` in its shape."""
+        """``tensor`` with the piece replaced: in place if the piece is only some rows, else ``piece`` reshaped."""
         if all(rows is None for rows in self.rows):
             return piece.reshape(tensor.shape)
         if self._range is not None:
@@ -106,11 +106,11 @@ class Member:
 
     @cached_property
     def row(self) -> tuple[int, ...]:
-        """Parity of each sign generator of the space on this dimension."""
+        """Parity of each sign generator of the space along this dimension."""
         return tuple(e % 2 for e in self.leaf.sign)
 
     def view(self, block: Tensor) -> Tensor:
-        """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""
+        """A tensor of the block's shape, viewed as slices ``(p..., n, rest)`` of the units."""
         return unit_rows(block, self.dims)
 
     def read(self, state: Mapping[str, Tensor]) -> Tensor:
@@ -135,18 +135,18 @@ def align(array: Tensor, dims: Sequence[int], ndim: int) -> Tensor:
 
 
 def unit_rows(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """``x`` with some dimensions first, in the order given, and all others as one last."""
+    """``x`` with some dimensions first, in the given order, and all others flattened into a last one."""
     x = x.permute(*dims, *(d for d in range(x.ndim) if d not in dims))
     return x.reshape(*x.shape[: len(dims)], -1)
 
 
 def summed(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """The sums of ``x`` over all dimensions but ``dims``, which come in that order."""
+    """The sums of ``x`` over all dimensions except ``dims``, which the result has in that order."""
     return unit_rows(x, dims).sum(-1)
 
 
 def inner_products(x: Tensor, y: Tensor, dims: Sequence[int], less: Tensor | None = None) -> Tensor:
-    """The sums of ``x y``, or ``x (y - less)``, over some dimensions, in float64; nothing of their shape is made."""
+    """Sums of ``x y``, or ``x (y - less)``, over some dimensions, in float64, without a temporary of their shape."""
     if x.numel() <= _PIECE:
         product = x * (y if less is None else y - less)
         return product.sum(tuple(dims), dtype=torch.float64) if dims else product.double()
@@ -164,7 +164,7 @@ def inner_products(x: Tensor, y: Tensor, dims: Sequence[int], less: Tensor | Non
 
 
 def map_leaves(layout: Layout, change: Callable[[Leaf], Leaf | Fixed]) -> Layout:
-    """The layout with every leaf replaced by what ``change`` makes of it."""
+    """The layout with every leaf replaced by the result of ``change``."""
 
     def mapped(axis: Axis) -> Axis:
         if isinstance(axis, Product):
@@ -177,7 +177,7 @@ def map_leaves(layout: Layout, change: Callable[[Leaf], Leaf | Fixed]) -> Layout
 
 
 def _segments(axis: Axis) -> list[tuple[Tensor, tuple[Leaf | Fixed, ...]]]:
-    """Rows of the axis and the leaves that they are a row-major product of, one pair per segment."""
+    """Rows of each segment of the axis, with the leaves whose row-major product they are."""
     if isinstance(axis, Leaf | Fixed):
         return [(_rows(0, axis.size), (axis,))]
     if isinstance(axis, Product):
@@ -198,13 +198,13 @@ def _segments(axis: Axis) -> list[tuple[Tensor, tuple[Leaf | Fixed, ...]]]:
 
 
 def _rows(start: int, stop: int) -> Tensor:
-    return torch.arange(start, stop, device="cpu")  # not where ``torch.device`` puts new tensors: blocks are kept
+    return torch.arange(start, stop, device="cpu")  # blocks are cached, so they ignore a ``torch.device`` context
 
 
 def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Element]) -> Tensor:
     """Gather every dimension of ``x`` by the permutation of the space that it carries, outer spaces first.
 
-    ``spaces`` names one for each dimension, or ``None``. Entries move bit for bit; ``x`` itself where no unit moves.
+    ``spaces`` names one for each dimension, or ``None``. Entries move bit for bit; if no unit moves, ``x`` is returned.
     """
     present = sorted({s for s in spaces if s is not None}, key=lambda s: len(elements[s].parents))
     for name in present:
@@ -223,7 +223,7 @@ def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Ele
 
 
 def parent_dims(inner: Space | Element, dim: int, spaces: Sequence[str | None]) -> list[int]:
-    """Dimensions of a block for the axes of a space's arrays: of the last parents before the space, then its own."""
+    """Block dimensions for the axes of a space's arrays: its parents' last ones before the space, then its own."""
     dims = []
     for parent in inner.parents:
         places = [d for d, s in enumerate(spaces) if s == parent]

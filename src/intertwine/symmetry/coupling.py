@@ -1,4 +1,4 @@
-"""Groups of tensors that scales, bases and batch norms tie together: what must be in memory at once."""
+"""Groups of tensors that scales, bases and batch norms couple, and which must therefore be in memory together."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .symmetry import Symmetry
 
 
 def coupled(sym: Symmetry) -> list[list[str]]:
-    """Names of tensors in groups whose scales and bases can be chosen group by group, in the order of the network.
+    """Groups of tensor names whose scales and bases can be chosen independently, in the order of the network.
 
-    Two tensors are tied where one scale generator or one basis moves both, or where they belong to one batch norm. So
-    the residual stream of a transformer ties every norm's gain to the layers that read it, not one block to another.
+    Two tensors are coupled if one scale generator or one basis moves both, or if they belong to one batch norm. So the
+    residual stream of a transformer couples every norm's gain to the layers that read it, but not block to block.
     """
     carried = [(n, leaf) for n, layout in sym.layouts.items() for leaf in layout.leaves]
     scales = ((leaf.space, k, name) for name, leaf in carried for k, e in enumerate(leaf.scale) if e)
@@ -37,18 +37,18 @@ def coupled(sym: Symmetry) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Components:
-    """A network cut along the spaces that all of it shares, such as a residual stream."""
+    """A network cut into components along the spaces that they share, such as a residual stream."""
 
     names: tuple[tuple[str, ...], ...]  # The tensors of every component, in the order of the network
-    # For each space that several components carry, its sign generators that act in more than one of them
+    # For each space that several components carry: its sign generators that act in more than one of them
     shared: Mapping[str, tuple[int, ...]]
 
 
 def components(sym: Symmetry, limit: int) -> Components:
     """Groups of coupled tensors, joined along their spaces while a component has at most ``limit`` weights.
 
-    Spaces that touch the fewest weights join first. A space stays shared only if it stands alone (its units hold no
-    others and lie in none, and no matrix mixes them), and if tensors that carry nothing else tell its shared signs.
+    Spaces that touch the fewest weights join first. A space stays shared only if it stands alone (it has no parents or
+    children, and no matrix mixes its units) and if its shared signs show in tensors that carry no other space.
     """
     sizes = {name: prod(layout.shape) for name, layout in sym.layouts.items()}
     together = Joined(sym.layouts)
@@ -78,7 +78,7 @@ def components(sym: Symmetry, limit: int) -> Components:
 
 
 def _shared_signs(sym: Symmetry, space: Space, together: Joined, names: Iterable[str]) -> tuple[int, ...] | None:
-    """Sign generators of a space that act in several components; ``None`` if no tensors without other spaces tell."""
+    """Sign generators of a space that act in several components; ``None`` if no tensor with this space alone tells."""
     rows = [
         (together.root(m.tensor), m.row, {*m.block.spaces} <= {space.name, None})
         for m in carrying({name: sym.layouts[name] for name in names}, space)
@@ -92,30 +92,30 @@ def _shared_signs(sym: Symmetry, space: Space, together: Joined, names: Iterable
 
 
 class Joined:
-    """Names in groups that are joined one after the other."""
+    """Names in groups that are joined step by step (a union-find)."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._up = {name: name for name in names}
 
     def root(self, name: str) -> str:
-        """The name that stands for a group."""
+        """The representative of a name's group."""
         while self._up[name] != name:
             self._up[name] = self._up[self._up[name]]
             name = self._up[name]
         return name
 
     def join(self, names: Iterable[str]) -> None:
-        """Put names, and the groups that they are in, into one group."""
+        """Join names, and the groups that they are in, into one group."""
         every = [*names]
         for name in every[1:]:
             self._up[self.root(name)] = self.root(every[0])
 
     def parts(self, names: Iterable[str]) -> set[str]:
-        """What stands for the groups of some names."""
+        """The representatives of the groups of some names."""
         return {self.root(name) for name in names}
 
     def around(self, names: Iterable[str]) -> list[str]:
-        """All names in the groups of some."""
+        """All names in the groups of some names."""
         roots = self.parts(names)
         return [name for name in self._up if self.root(name) in roots]
 
@@ -125,7 +125,7 @@ class Joined:
 
 
 def narrowed(sym: Symmetry, names: Iterable[str]) -> Symmetry:
-    """What a symmetry says of some of its tensors; its spaces stay, also those that none of the tensors carries."""
+    """A symmetry with only some of its tensors; all of its spaces stay, even those that none of these carries."""
     kept = {*names}
     if sym.layouts.keys() <= kept:
         return sym
@@ -142,13 +142,13 @@ def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
 
 
 def regrouped(sym: Symmetry, groups: Mapping[str, SpaceGroup], leaf: Callable[[Leaf], Leaf | Fixed]) -> Symmetry:
-    """A symmetry with other groups of some of its spaces, and with other leaves in its layouts."""
+    """A symmetry with other groups for some of its spaces and other leaves in its layouts."""
     spaces = tuple(replace(s, group=groups.get(s.name, s.group)) for s in sym.spaces)
     return replace(sym, spaces=spaces, layouts={name: map_leaves(x, leaf) for name, x in sym.layouts.items()})
 
 
 def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:
-    """The rows that stay, of every tensor that carries a space or several, by axis, when units ``keep`` of it do.
+    """Rows to keep, by tensor and axis, if only the units ``keep`` of a space (or of several) are kept.
 
     Examples:
         >>> from torch import nn
@@ -169,7 +169,7 @@ def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) ->
 
 
 def axis_rows(axis: Axis, space: str, units: Tensor) -> Tensor:
-    """Rows of an axis that stay, in order."""
+    """Rows of an axis to keep, in order."""
     found = []
     for block in blocks(Layout((axis,))):
         rows = block.read(torch.arange(axis_size(axis)))

@@ -1,4 +1,4 @@
-"""Description of a symmetry group: spaces, how the axes of every tensor are made of them, and the size of the group.
+"""Description of a symmetry group: its spaces, how every tensor axis is composed of them, and the group's size.
 
 A generator on a space with parents is a function on a product of finite sets: the units of the space and of the
 parents. Such functions split into one component for each subset ``U`` of the factors, of size ``prod_{u in U} (n_u -
@@ -35,35 +35,35 @@ _SHOWN = 6  # names of spaces in an error
 
 @dataclass(frozen=True, repr=False)
 class Description:
-    """Fields of a ``Symmetry``, and what follows from them alone."""
+    """Fields of a ``Symmetry``, and everything that follows from these fields alone."""
 
     spaces: tuple[Space, ...]  # The hidden spaces that the group moves
-    # For every parameter and every buffer that moves, by state-dict name, how its axes are made of spaces
+    # How the axes of every parameter and every moving buffer are composed of spaces, by state-dict name
     layouts: Mapping[str, Layout]
-    fixed: tuple[FixedAxis, ...] = ()  # Every parameter axis, or part of one, that stays where it is, and why
+    fixed: tuple[FixedAxis, ...] = ()  # Every parameter axis, or part of one, that stays fixed, and why
     batch_norms: tuple[BatchNormTensors, ...] = ()  # Normalisation calls whose variance follows ``a^2 (v + eps) - eps``
     # Tied names to the name under which the shared tensor is described
     aliases: Mapping[str, str] = field(default_factory=dict)
     # Lowest floating-point precision seen while the model ran; tolerances follow from it
     dtype: torch.dtype = torch.float64
-    # Whether a number was taken out of an activation, so that only the path that was run is certified
+    # Whether the code read a number out of an activation, so that only the path that was run is certified
     path_only: bool = False
-    notes: tuple[str, ...] = ()  # What a reader should know, such as the line that read a number
+    notes: tuple[str, ...] = ()  # Remarks for the reader, such as the line that read a number
     unknown_ops: tuple[str, ...] = ()  # Operations without a rule; everything they touched is fixed
-    # Where the model keeps tensors that a run computed; ``act`` leaves them out of the twin
+    # Where the model caches tensors that a run computed; ``act`` leaves them out of the twin
     caches: tuple[Cache, ...] = ()
-    # For every module whose output moves, by tap name, how its axes are made of spaces (at the example's shapes).
-    # Outputs of which a run says too little are left out
+    # How the axes of every module output that moves are composed of spaces, by tap name (at the example's shapes).
+    # Outputs about which a run reveals too little are left out
     features: Mapping[str, Layout] = field(default_factory=dict)
-    # The same for every ReLU, by the name that ``iw.gates.gate_patterns`` gives it; not for ``|q|``, whose gates follow
-    # the signs of units
+    # The same for every ReLU, by the name that ``iw.gates.gate_patterns`` gives it; except ``|q|``, whose gates depend
+    # on the signs of units
     gates: Mapping[str, Layout] = field(default_factory=dict)
-    # Modules and what joins them, in order of the run, with the spaces of the tensors between them; to draw
+    # Modules and their connections, in running order, with the spaces of the tensors between them; for drawing
     graph: tuple[Vertex, ...] = field(default=(), compare=False)
 
     @cached_property
     def titles(self) -> Mapping[str, str]:
-        """What people call each space, such as ``"layer 3: MLP units"``, by its name, which equal ones end with."""
+        """Readable title of each space, such as ``"layer 3: MLP units"``, by name; equal titles end with the name."""
         heads = (space for space in self.spaces if holds_heads(space, self.layouts))
         shared = {parent for space in heads for parent in space.parents}
         said = {}
@@ -79,22 +79,22 @@ class Description:
 
     @cached_property
     def carriers(self) -> Mapping[str, tuple[str, ...]]:
-        """For every space the names of the tensors that carry it."""
+        """Names of the tensors that carry each space."""
         return {s.name: tuple(n for n, layout in self.layouts.items() if s.name in layout.spaces) for s in self.spaces}
 
     @cached_property
     def outer(self) -> frozenset[str]:
-        """Names of the spaces that others lie inside."""
+        """Names of the spaces that contain other spaces."""
         return frozenset(parent for space in self.spaces for parent in space.parents)
 
     @cached_property
     def mixing(self) -> frozenset[str]:
-        """Names of the spaces whose units matrices mix."""
+        """Names of the spaces whose units are mixed by matrices."""
         return frozenset(space.name for space in self.spaces if space.group.mixes)
 
     @cached_property
     def statistics(self) -> frozenset[str]:
-        """Names of the means and variances that batch norms have stored."""
+        """Names of the stored means and variances of batch norms."""
         return frozenset(name for norm in self.batch_norms for name in (norm.mean, norm.variance))
 
     @property
@@ -105,7 +105,7 @@ class Description:
 
     @property
     def certified(self) -> str:
-        """For which inputs the function is the same, in words."""
+        """The inputs on which the function is certified to be the same, in words."""
         if not self.path_only:
             return "every input of the example's shapes"
         unread = f"; {counted(len(self.unread), 'tensor')} not read there" if self.unread else ""
@@ -115,7 +115,7 @@ class Description:
     def dim(self) -> int:
         """Dimension of the continuous part: scalings, orthogonal and general linear maps, overlaps counted once."""
         linear = [(s, s.group.linear) for s in self.spaces if s.group.linear is not None]
-        # the diagonal of a general matrix overlaps with the scales: it is counted among them
+        # the diagonal of a general matrix overlaps with the scales, and is counted there
         mixing = sum((m.dim - m.n * s.group.is_general) * self.copies(s) for s, m in linear)
 
         def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
@@ -134,7 +134,7 @@ class Description:
     def log_size(self) -> float:
         """Natural logarithm of the number of permutations and independent signs outside O(n) and GL(n).
 
-        Half turns, which connect the two signs of a rotary pair, are taken out.
+        Half turns, which connect the two signs of a rotary pair, are not counted.
         """
         monomial = [s for s in self.spaces if s.group.permutes and not s.group.mixes]
         permutations = sum(Permutation(s.size).log_components * self.copies(s) for s in monomial)
@@ -172,7 +172,7 @@ class Description:
         return sum(found * prod(self.space(u).size - 1 for u in chosen) for chosen, found in ranks)
 
     def unit_shape(self, space: Space) -> torch.Size:
-        """``(p..., n)``: sizes of the parents of a space, then its own."""
+        """``(p..., n)``: sizes of the parents of a space, then its own size."""
         return torch.Size([*(self.space(parent).size for parent in space.parents), space.size])
 
     def copies(self, space: Space) -> int:
@@ -204,7 +204,7 @@ _NAMED = 3  # modules that a title lists
 
 
 def holds_heads(space: Space, layouts: Mapping[str, Layout]) -> bool:
-    """Whether units of a space within others are themselves products with another axis: query heads of shared keys."""
+    """Whether units of a nested space are themselves products with another axis, as query heads of shared keys."""
     if not space.parents or space.group.scales or not space.group.permutes:
         return False
     for block in (block for layout in layouts.values() for block in blocks(layout)):
@@ -243,20 +243,20 @@ def _modules(tensors: Iterable[str]) -> list[str]:
 
 
 def is_stream(tensors: Iterable[str]) -> bool:
-    """Whether a space with these tensors passes several blocks; a chain passes from one block to the next only."""
+    """Whether a space with these tensors runs through several blocks; a chain only links one block to the next."""
     held = [(repeated_block(module), module) for module in _modules(tensors)]
     blocks = {block for block, _ in held if block}
     return len(blocks) > 1 and len(blocks) + sum(not block for block, _ in held) > 2
 
 
 def repeated_block(module: str) -> str:
-    """The repeated block that holds a module, such as ``"model.layers.3"``; empty for one that lies in none."""
+    """The repeated block that contains a module, such as ``"model.layers.3"``; empty if there is none."""
     found = re.match(r"(?:[^.]+\.)*?\d+(?=\.)(?:\.blocks?\.\d+(?=\.))?", module)
     return found.group() if found else ""
 
 
 def _words(block: str) -> str:
-    """A block as people say it: ``"layer 3"``, ``"decoder layer 3"``, ``"layer1.0"``."""
+    """Readable name of a block: ``"layer 3"``, ``"decoder layer 3"``, ``"layer1.0"``."""
     *path, number = block.split(".")
     stack = "".join(f"{part} " for part in path if part in _STACKS)
     if path and path[-1] in _LISTS:

@@ -1,8 +1,8 @@
 """Find the symmetries of a model: capture its program, walk the engine through it, and describe what moves.
 
-Copies of units: how parameters scale where every unit of a space stands there several times. A network computes the
-same function when each of its units becomes ``k`` equal ones, if what reads them is divided by ``k``. Which axes read
-is no matter of modules: every sum over units has to get one factor ``1 / k``, and operations say which factors pass.
+Also copies of units: how parameters scale if every unit of a space is repeated. A network computes the same function
+when each of its units becomes ``k`` equal ones, if whatever reads them is divided by ``k``. Which axes read does not
+depend on modules: every sum over units needs one factor ``1 / k``, and operations say which factors pass.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ from .symmetry import Origin, Symmetry
 
 @of_networks("model")
 def symmetries(model: nn.Module, example_inputs: Any) -> Symmetry:
-    """Find the group of weight-space symmetries that a model's architecture has.
+    """Find the group of weight-space symmetries of a model's architecture.
 
     Every function that the model computes on tensors of the example's shapes stays exactly the same under the group,
     whatever the weights. Where the papers treat chains of layers (v2 3.2, E.4-E.6, E.47; v1 E.26), this reads the
@@ -34,8 +34,8 @@ def symmetries(model: nn.Module, example_inputs: Any) -> Symmetry:
     Args:
         model: Any module; on the meta device nothing is computed, so a model of any size can be read.
         example_inputs: A tensor, a tuple or list of positional arguments, a mapping of keyword arguments, or several
-            of these as ``Examples``. Axes of size one carry no space, so give a batch of at least two. Where the code
-            takes a path that depends on the data (``path_only``), what parameters that no example reads may meet is
+            of these as ``Examples``. Axes of size one carry no space, so give a batch of at least two. If the path of
+            the code depends on the data (``path_only``), everything that parameters read by no example may meet is
             fixed: give ``Examples`` that together read all of them. A few yes-or-no questions are answered both ways.
 
     Examples:
@@ -58,18 +58,18 @@ def symmetries_of(program: Program) -> Symmetry:
 
 
 def walked(program: Program, kind: type[Engine] = Engine) -> Engine:
-    """An engine that has walked through a program until the structure of its spaces stands still."""
+    """An engine that has walked through a program until the structure of its spaces no longer changes."""
     engine = kind(program, with_parts(program, with_shuffles(program, fused(program))))
     engine.walk(apply)
     return engine
 
 
 def copy_degrees(program: Program, lengths: Collection[str] = ()) -> Mapping[tuple[str, int, str], Fraction | None]:
-    """The power of ``k`` that entries are multiplied by where every unit of a space becomes ``k`` equal ones.
+    """The power of ``k`` by which entries are multiplied when every unit of a space becomes ``k`` equal ones.
 
-    By tensor, axis and name of the space: 0 where units are written, -1 where they are read; ``None`` where no powers
-    keep the function, or an axis needs several. Where scales leave a choice, tensors in ``lengths``, as the singular
-    vectors of spectral norms, keep their length, and then hidden features stay as they are.
+    By tensor, axis and name of the space: 0 where units are written, -1 where they are read; ``None`` if no power keeps
+    the function, or if an axis needs several. If scales leave a choice, tensors in ``lengths``, such as the singular
+    vectors of spectral norms, keep their length; after that, hidden features stay unchanged.
     """
     engine = walked(program, _Copies)
     _keep_lengths(engine, lengths)
@@ -86,7 +86,7 @@ def copy_degrees(program: Program, lengths: Collection[str] = ()) -> Mapping[tup
 
 
 class _Copies(Engine):
-    """A walk in which a sum over units counts as one power more of their number."""
+    """A walk in which every sum over units adds one power of their number."""
 
     def added_up(self, axis: Axis) -> Axis:
         """An axis whose units are about to be added up."""
@@ -95,7 +95,7 @@ class _Copies(Engine):
 
 
 def _number(slot: Slot) -> int:
-    """The variable that stands for the number of copies, beside the unknowns, which count from zero."""
+    """The variable for the number of copies, apart from the unknowns, which count from zero."""
     return -1 - slot.space
 
 
@@ -106,7 +106,7 @@ def _power(engine: Engine, slot: Slot) -> Fraction | None:
 
 
 def _keep_lengths(engine: Engine, names: Collection[str]) -> None:
-    """``k`` equal entries get ``k ** -1/2`` each, as far as the equations allow."""
+    """Give ``k`` equal entries the factor ``k ** -1/2`` each, as far as the equations allow."""
     log = engine.system.log
     for name in names:
         ref = engine.program.states.get(name)
@@ -118,7 +118,7 @@ def _keep_lengths(engine: Engine, names: Collection[str]) -> None:
 
 
 def _keep_features(engine: Engine) -> None:
-    """Where scales may go with the copies, hidden features get none, in running order, as training would have found."""
+    """Where copies leave scales free, give hidden features none, in running order, as training would have found."""
     log = engine.system.log
     for ref in (ref for call in engine.calls for ref in call.made):
         value = engine.values.get(ref.id) if ref.id in engine.program.varying else None

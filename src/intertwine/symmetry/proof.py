@@ -1,7 +1,7 @@
-"""The one proof that other weights make the same function, and the verification of a symmetry by it.
+"""The single proof that new weights give the same function, and the verification of a symmetry by this proof.
 
-Every room that writes other weights for the same function (act, fold, rotate, convert, prune, mappings) proves it here.
-Runs are in float64, casts to lower precision inside the model's code left out: what is left is rounding at 1e-16.
+Everything that writes new weights for the same function (act, fold, rotate, convert, prune, mappings) proves it here.
+Runs are in float64, and casts to lower precision inside the model's code are skipped, which leaves rounding at 1e-16.
 A symmetry is verified space by space and kind by kind, with negative controls.
 """
 
@@ -30,7 +30,7 @@ _LOWER = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class _Float64(OperationMode):
-    """Casts go to float64 instead of a lower precision."""
+    """A mode in which casts go to float64 instead of a lower precision."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -43,7 +43,7 @@ class _Float64(OperationMode):
 
 @dataclass(frozen=True)
 class Wide:
-    """A copy of a model whose outputs are compared, in float64 where its code runs in float64."""
+    """A copy of a model whose outputs are compared, in float64 if its code runs in float64."""
 
     model: nn.Module
     inputs: Any
@@ -52,17 +52,17 @@ class Wide:
 
     @property
     def rtol(self) -> float:
-        """Relative error that rounding alone may cause at that precision."""
+        """Relative error that rounding alone may cause at the precision of the run."""
         return tolerance(self.dtype)
 
     def outputs(self, model: nn.Module | None = None) -> list[Tensor]:
-        """All tensors that the copy returns, or a model that was made of it."""
+        """All tensors returned by the copy, or by a model made from it."""
         with self.casts():
             return outputs(self.model if model is None else model, self.inputs)
 
 
 def in_float64(model: nn.Module, inputs: Any) -> Wide:
-    """A copy of a model and inputs in float64, or as they are where its code does not run in float64."""
+    """A copy of a model and inputs in float64, or in their own precision if its code does not run in float64."""
     wide, given, found = copied(model).double(), widened(inputs), []
     for casts in (nullcontext, _Float64):
         with suppress(RuntimeError, TypeError, ValueError):
@@ -84,7 +84,7 @@ def _lowest(dtype: torch.dtype, tensors: Iterable[Tensor]) -> torch.dtype:
 
 
 class _LowestPrecision(OperationMode):
-    """Watches for casts to a lower precision, from that of the weights on; constants that are promoted do no harm."""
+    """A mode that records the lowest precision of casts, starting from the weights'; promoted constants do no harm."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -110,8 +110,8 @@ class Proof:
     Attributes:
         error: Relative error of the outputs.
         rtol: Largest error that counts as rounding.
-        control: The error when one tensor changes by other numbers of the same size: it must be large.
-        tensor: That tensor.
+        control: The error when one tensor is changed by wrong numbers of the same size: it must be large.
+        tensor: The tensor of the control.
     """
 
     error: float
@@ -121,9 +121,9 @@ class Proof:
 
 
 class Probe:
-    """The one proof that new weights make the same function: a copy of a model, whose tensors are swapped for a run.
+    """The proof that new weights give the same function: a copy of a model whose tensors are swapped during a run.
 
-    It is a ``ValueError`` if its outputs hold no finite number, or differ between two runs in eval mode.
+    Outputs that hold no finite number, or that differ between two runs in eval mode, raise a ``ValueError``.
     """
 
     def __init__(self, wide: Wide) -> None:
@@ -134,7 +134,7 @@ class Probe:
             raise ValueError("model must return finite numbers on the inputs. Got none.")
         if self.error({}) > self.rtol:
             raise ValueError(
-                "model must return the same twice in eval mode. Got outputs that differ: fix its randomness."
+                "model must return the same outputs twice in eval mode. Got outputs that differ: fix its randomness."
             )
 
     def error(self, changed: Mapping[str, Tensor]) -> float:
@@ -155,7 +155,7 @@ class Probe:
         wrong: Iterable[tuple[str, Mapping[str, Tensor]]],
         rtol: float | None = None,
     ) -> Proof:
-        """The error of changed tensors, and the largest of changes that are wrong, by name, until one is seen."""
+        """The error of changed tensors, and the largest error of named wrong changes, tried until one is visible."""
         rtol = self.rtol if rtol is None else rtol
         error, control, seen = self.error(changed), 0.0, ""
         for name, tensors in wrong:
@@ -166,7 +166,7 @@ class Probe:
 
 
 def probed(sym: Description, model: nn.Module, inputs: Any, randomise: bool = True) -> Probe:
-    """A probe of a copy of a model; with ``randomise`` constant parameters and norm statistics get random values."""
+    """A probe of a copy of a model; with ``randomise``, constant parameters and norm statistics get random values."""
     if any(t.is_meta for t in tensors_of(model).values()):
         raise ValueError("model must hold weights to be run. Got tensors on the meta device: load a checkpoint.")
     wide = in_float64(rewritable(sym, model), inputs)
@@ -176,7 +176,7 @@ def probed(sym: Description, model: nn.Module, inputs: Any, randomise: bool = Tr
 
 
 def without_each(sym: Description, changed: Mapping[str, Tensor]) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
-    """Negative controls: changed tensors, each of them in turn left as it was under all its names."""
+    """Negative controls: the changed tensors, each in turn left unchanged under all of its names."""
     for name in changed:
         if name not in sym.aliases:
             yield name, {n: t for n, t in changed.items() if sym.aliases.get(n, n) != name}
@@ -200,7 +200,7 @@ def _randomise(sym: Description, tensors: Mapping[str, Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Check:
-    """One random element: its space (or ``"all"``), kind and seed, and the relative error that it caused."""
+    """One random element: its space (or ``"all"``), kind and seed, and the relative error it caused."""
 
     space: str
     kind: str
@@ -210,7 +210,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Control:
-    """One element applied to all tensors of a space but one: the error must be large."""
+    """One element applied to all tensors of a space except one: the error must be large."""
 
     space: str
     left_out: str
@@ -219,14 +219,14 @@ class Control:
 
 @dataclass(frozen=True, repr=False)
 class Verification(Result):
-    """What ``verify`` measured.
+    """The measurements of ``verify``.
 
     Attributes:
         checks: Errors by space, kind and seed.
-        controls: For each space the negative control that was seen best.
+        controls: The negative control with the largest error, for each space.
         rtol: Largest error that counts as rounding.
-        dtype: Lowest precision seen in the run that was compared.
-        notes: What a reader should know.
+        dtype: Lowest precision that occurred in the compared runs.
+        notes: Remarks for the reader.
     """
 
     checks: tuple[Check, ...]
@@ -247,7 +247,7 @@ class Verification(Result):
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Spaces whose control did not fail: these inputs cannot tell a wrong element from a right one there."""
+        """Spaces whose control did not fail: there these inputs cannot tell a wrong element from a right one."""
         return tuple(c.space for c in self.controls if c.error <= self.rtol)
 
     @property
@@ -288,9 +288,9 @@ def verify(
 ) -> Verification:
     """Check that every space and kind of a symmetry keeps a model's function, with controls that must fail.
 
-    Permutations, scales, signs and matrices are tried separately: a wrong scale rule leaves permutations exact. The
-    model is compared in float64 where its code runs in float64, and *in eval mode*: batch norms in train mode normalise
-    by their batch instead. A control applies an element to all tensors of a space but one.
+    Permutations, scales, signs and matrices are tried separately, since a wrong scale rule leaves permutations exact.
+    The model is compared in float64 if its code runs in float64, and *in eval mode*, since batch norms in train mode
+    normalise by their batch instead. A control applies an element to all tensors of a space except one.
 
     Args:
         sym: The symmetry.
@@ -298,10 +298,10 @@ def verify(
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         seeds: Number of random elements for each space and kind.
         rtol: Largest relative error that counts as rounding; by default ``testing.tolerance`` of the precision seen.
-        randomise: Give random values to constant parameters and batch-norm statistics of the copy that is run: equal
-            entries hide mistakes.
-        per_space: Also try every space alone, with a control for each; otherwise all spaces together only.
-        strict: Raise where the check fails; otherwise the report says it (``failed``, ``passed``).
+        randomise: Give random values to constant parameters and batch-norm statistics of the copy that is run, since
+            equal entries hide mistakes.
+        per_space: Also try every space alone, with a control for each; otherwise only all spaces together.
+        strict: Raise if the check fails; otherwise the report says so (``failed``, ``passed``).
         progress: Show progress.
 
     Raises:
@@ -342,7 +342,7 @@ def verify(
 
 
 def _elements(sym: Description, kinds: set[str] | None, space: str, count: int) -> Iterator[tuple[int, Transformation]]:
-    """Random elements of one space (or of ``"all"``) with their seeds; draws that move nothing are passed over."""
+    """Random elements of one space (or of ``"all"``) with their seeds; draws that move nothing are skipped."""
     seed = found = 0
     while found < count:
         g = random(sym, seed, kinds)
@@ -354,11 +354,11 @@ def _elements(sym: Description, kinds: set[str] | None, space: str, count: int) 
 
 
 def _control(sym: Description, probe: Probe, space: str, names: Sequence[str], rtol: float | None) -> Control:
-    """Leave tensors out in turn until the outputs change: the first that is seen, else the best."""
+    """Leave tensors out in turn until the outputs change; returns the first visible control, or else the best."""
     _, g = next(_elements(sym, None, space, 1))
     changed = moved(sym, admissible(sym, g, probe.tensors), probe.tensors, names)
     wrong = list(without_each(sym, changed))
-    if len(wrong) == 1:  # all in one tensor: leave its first half as it was
+    if len(wrong) == 1:  # all in one tensor: leave its first half unchanged
         name = wrong[0][0]
         half = torch.arange(changed[name].numel()).reshape(changed[name].shape) < changed[name].numel() // 2
         mixed = torch.where(half.to(changed[name].device), probe.tensors[name], changed[name])

@@ -1,7 +1,7 @@
-"""Spaces, and how every tensor's axes are made of them: what the engine finds and the action uses.
+"""Spaces, and how every tensor's axes are composed of them: what the engine finds and the action uses.
 
-These are values: they hold names, sizes and exponents, never a tensor of the model, so a model on the meta device, a
-saved description and a sharded checkpoint all work with the same objects.
+These are plain values: they hold names, sizes and exponents, never a tensor of the model, so that a model on the meta
+device, a saved description and a sharded checkpoint all work with the same objects.
 
 Conventions
     A tensor axis that carries a space is a ``Leaf``: the representation by which an element of the space's group acts
@@ -23,15 +23,15 @@ __all__ = [
     "axis_size", "leaves", "spaces_of",
 ]  # fmt: skip
 
-UNRULED = "operation without a rule"  # said in the reason of every axis that is fixed only because nothing is known
-UNREAD = "not used by the outputs in this run"  # the reason of axes that a run says nothing of
+UNRULED = "operation without a rule"  # in the reason of every axis that is fixed only because nothing is known
+UNREAD = "not used by the outputs in this run"  # the reason of axes about which a run reveals nothing
 
 
-Kind = Literal["", "epsilon", "positions"]  # the epsilon of a norm, turns by positions; anything else
+Kind = Literal["", "epsilon", "positions"]  # anything else; the epsilon of a norm; turns by positions
 
 
 class Cause(str):
-    """Words for what restricts a space, that carry their kind through the engine."""
+    """The reason for a restriction of a space, as text that carries its kind through the engine."""
 
     kind: Kind
 
@@ -43,7 +43,7 @@ class Cause(str):
 
 @dataclass(frozen=True)
 class Restriction:
-    """What a space lost, such as ``("no scales", "no signs")``, the cause in words, and its kind."""
+    """A restriction: what a space lost, such as ``("no scales", "no signs")``, the cause in words, and its kind."""
 
     lost: tuple[str, ...]
     cause: str
@@ -60,9 +60,9 @@ class Space:
     Attributes:
         name: Unique, from the first tensor axis that carries it, such as ``"layer1.0.conv1.weight[0]"``.
         group: What may act on its units, such as ``PositiveMonomial(64)``.
-        parents: Names of the spaces whose units each have their own copy of this space (outermost first).
+        parents: Names of the spaces each of whose units has its own copy of this space (outermost first).
         reasons: What restricts the space, in words, such as ``"no linear maps, no signs: relu in features.1"``.
-        restrictions: The same by kinds, for programs; none in files of versions that kept words alone.
+        restrictions: The same by kind, for programs; none in files of versions that stored words only.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Space:
     restrictions: tuple[Restriction, ...] = field(default=(), repr=False)
 
     def causes(self, *lost: str) -> list[Restriction]:
-        """The restrictions by which the space lost any of these, such as ``"no linear maps"``."""
+        """The restrictions that cost the space any of these, such as ``"no linear maps"``."""
         return [restriction for restriction in self.restrictions if not {*lost}.isdisjoint(restriction.lost)]
 
     @property
@@ -88,7 +88,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Leaf(Representation):
-    """An axis (or a factor, or a segment of one) that carries a space, with the representation of its group there.
+    """An axis (or a factor or segment of one) that carries a space, with the representation of its group there.
 
     Attributes:
         space: Name of the space.
@@ -101,7 +101,7 @@ class Leaf(Representation):
 
 @dataclass(frozen=True)
 class Fixed:
-    """An axis (or a factor, or a segment of one) that no symmetry moves, and why."""
+    """An axis (or a factor or segment of one) that no symmetry moves, and why."""
 
     size: int
     reason: str
@@ -118,7 +118,7 @@ class Product:
 class Part:
     """A piece of a ``Sum``: the rows in ``ranges`` (half-open, in this order) together form ``axis``.
 
-    More than one range means that units of one space lie apart, such as the two zero-padded ends of an
+    More than one range means that the units of one space are not contiguous, such as the two zero-padded ends of an
     option-A shortcut.
     """
 
@@ -166,13 +166,13 @@ def spaces_of(axes: Iterable[Axis]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the axes of one parameter or buffer are made of spaces: one ``Axis`` for each dimension of the tensor."""
+    """The composition of one parameter's or buffer's axes of spaces: one ``Axis`` for each tensor dimension."""
 
     axes: tuple[Axis, ...]
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
-        """Every leaf by which it carries a space, axis by axis."""
+        """Every leaf that carries a space, axis by axis."""
         return tuple(leaf for axis in self.axes for _, leaf in leaves(axis) if isinstance(leaf, Leaf))
 
     @cached_property
@@ -190,7 +190,7 @@ class Layout:
         return hash(self.axes)
 
     def __hash__(self) -> int:
-        return self._hash  # layouts are looked up far more often than they are made
+        return self._hash  # layouts are looked up far more often than made
 
 
 @dataclass(frozen=True)

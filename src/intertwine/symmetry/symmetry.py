@@ -1,6 +1,6 @@
-"""The symmetry group of one architecture: what was found, in words and numbers, and ways to use it.
+"""The symmetry group of one architecture: what was found, in words and numbers, and methods to use it.
 
-Model, example and program that a symmetry was found with, for verification and for other tools.
+Also the model, example and program with which a symmetry was found, for verification and for other tools.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _WIDE = 100  # characters of a line of prose
 
 
 class Origin:
-    """A model, as long as someone else holds it, the example that it was read on, and what was captured.
+    """A weakly held model, the example on which it was captured, and its captured program.
 
-    A symmetry is a description without tensors: it keeps no model alive, and saved or pickled it forgets this.
+    A symmetry is a description without tensors: it keeps no model alive, and saving or pickling drops its origin.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Origin:
 
     @property
     def model(self) -> nn.Module | None:
-        """The model, ``None`` once nobody else holds it."""
+        """The model; ``None`` once nothing else refers to it."""
         return None if self._model is None else self._model()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
@@ -52,9 +52,9 @@ class Origin:
 
 @dataclass(frozen=True, repr=False)
 class Symmetry(Description, Result):
-    """The group of weight-space symmetries that an architecture has, as found by ``symmetries``.
+    """The group of weight-space symmetries of an architecture, as found by ``symmetries``.
 
-    It holds names, sizes and exponents only, never a tensor of the model, so it is valid for every checkpoint of the
+    It holds only names, sizes and exponents, never a tensor of the model, so it is valid for every checkpoint of the
     architecture.
 
     Examples:
@@ -73,7 +73,7 @@ class Symmetry(Description, Result):
 
     @property
     def headline(self) -> str:
-        """Number of spaces, dimension and size."""
+        """The number of spaces, the dimension and the size."""
         return (
             f"{counted(len(self.spaces), 'space')}, dimension {self.dim}, log of discrete size {self.log_size:.1f}, "
             f"{counted(len(self.fixed), 'fixed axis')}"
@@ -98,7 +98,7 @@ class Symmetry(Description, Result):
         return "\n".join([*table, *folded])
 
     def explain(self, parameter: str, axis: int = 0) -> str:
-        """Why an axis of a parameter moves, and with which space, or why it is fixed."""
+        """The reason why an axis of a parameter moves, and with which space, or why it is fixed."""
         name = self.aliases.get(parameter, parameter)
         if name not in self.layouts:
             close = near(parameter, (*self.layouts, *self.aliases))
@@ -127,9 +127,9 @@ class Symmetry(Description, Result):
     @overload
     def act(self, g: transformation.Transformation, model: Mapping[str, Tensor]) -> LazyState: ...
     def act(self, g: transformation.Transformation, model: nn.Module | Mapping[str, Tensor]) -> Any:
-        """A copy of ``model`` with the element ``g`` applied: other weights, the same function.
+        """A copy of ``model`` with the element ``g`` applied: new weights, the same function.
 
-        A state dict is moved tensor by tensor, each when it is asked for.
+        A state dict is moved lazily: each tensor when it is asked for.
         """
         return action.act_lazily(self, g, model) if isinstance(model, Mapping) else action.act(self, g, model)
 
@@ -142,12 +142,12 @@ class Symmetry(Description, Result):
         return proof.verify(self, model, example_inputs, **options)
 
     def mappings(self, format: str = "llm-compressor", **options: Any) -> Result:
-        """What another tool needs of this symmetry, numerically verified; options: ``exchange.mappings``."""
+        """The symmetry in the format of another tool, numerically verified; for options see ``exchange.mappings``."""
         found: Result = offered("exchange", "mappings")(self, format, **options)
         return found
 
     def tangent(self, state: Mapping[str, Tensor]) -> tangent.Tangent:
-        """The directions in weight space along which the function stays, at the weights of a state dict."""
+        """The directions in weight space along which the function does not change, at the weights of a state dict."""
         return tangent.Tangent(self, state)
 
     def project(self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:

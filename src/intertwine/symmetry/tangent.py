@@ -1,8 +1,8 @@
-r"""Infinitesimal symmetries: directions in weight space along which the function stays, without any matrix.
+r"""Infinitesimal symmetries: directions in weight space that keep the function, without forming any matrix.
 
 Coefficients are one number for every scale of every unit, and a matrix for every linear space: ``A`` for general ones,
-``A - A^T`` for orthogonal ones. They make the direction ``dW = (sum_k e_k c_k) W + A W`` of every tensor, with the
-exponents of its axes, and ``-A^T W`` where the axis reads. Permutations and signs have no directions.
+``A - A^T`` for orthogonal ones. They define the direction ``dW = (sum_k e_k c_k) W + A W`` of every tensor, with the
+exponents of its axes, and with ``-A^T W`` if the axis reads. Permutations and signs have no directions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,14 +26,14 @@ Direction = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tangent(Result):
-    """The tangent space of the symmetric copies of one network, as the linear map from coefficients to directions.
+    """The tangent space of a network's symmetric copies, as the linear map from coefficients to directions.
 
     Args:
         sym: The symmetry.
         state: Parameters and buffers by name.
 
     Raises:
-        ValueError: If the tensors are not those of the symmetry.
+        ValueError: If the tensors do not belong to the symmetry.
     """
 
     sym: Description
@@ -49,7 +49,7 @@ class Tangent(Result):
         return self.sym.dim
 
     def summary(self) -> str:
-        """Number of directions and of coefficients, and the coefficients of each space."""
+        """The number of directions and of coefficients, and the coefficients of each space."""
         said = (
             f"{counted(self.dim, 'direction')} along which the function stays, in {counted(len(self), 'coefficient')}"
         )
@@ -69,7 +69,7 @@ class Tangent(Result):
 
     @cached_property
     def weights(self) -> Direction:
-        """The tensors that it moves, in float64."""
+        """The moving tensors, in float64."""
         moves = [n for n, layout in self.sym.layouts.items() if layout.spaces]
         return {n: self.state[n].detach().cpu().double() for n in moves}
 
@@ -83,7 +83,7 @@ class Tangent(Result):
         return tuple(parts)
 
     def __len__(self) -> int:
-        """Number of coefficients; ``dim`` counts those that are independent."""
+        """Number of coefficients; ``dim`` counts the independent ones."""
         return sum(prod(shape) for _, _, shape in self._parts)
 
     def __getitem__(self, j: int) -> Direction:
@@ -96,7 +96,7 @@ class Tangent(Result):
         return (self[j] for j in range(len(self)))
 
     def direction(self, coefficients: Tensor) -> Direction:
-        """``J c``: what the tensors change by, to first order, for coefficients ``(len(self),)``."""
+        """``J c``: the first-order change of the tensors for coefficients ``(len(self),)``."""
         made = self._made(coefficients)
         eps = {norm.variance: norm.eps for norm in self.sym.batch_norms}
         found = {}
@@ -110,7 +110,7 @@ class Tangent(Result):
         return found
 
     def adjoint(self, gradient: Mapping[str, Tensor]) -> Tensor:
-        """``J^T g``: inner products of the directions with tensors by name, ``(len(self),)``; missing ones count 0."""
+        """``J^T g``: inner products of the directions with named tensors, ``(len(self),)``; missing ones count as 0."""
         with torch.enable_grad():
             coefficients = torch.zeros(len(self), dtype=torch.float64, requires_grad=True)
             made = self.direction(coefficients)
@@ -137,15 +137,15 @@ _ITERATIONS = 2000
 def project(sym: Description, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Direction:
     """The part of a gradient, an update or a momentum that is orthogonal to all directions of the symmetry.
 
-    The gradient of a function that the symmetry keeps is orthogonal already; weight decay, noise and the updates of
-    adaptive methods are not. ``g - J c`` with the least squares solution ``c``, by conjugate gradients. Running
-    statistics may be left out: in training mode batch norms do not read them, and the loss stays along the rest (up to
-    their epsilon).
+    The gradient of a function that the symmetry keeps is already orthogonal; weight decay, noise and the updates of
+    adaptive methods are not. The result is ``g - J c`` with the least-squares solution ``c``, found by conjugate
+    gradients. Running statistics may be left out: in training mode batch norms do not read them, and the loss is
+    constant along the other directions (up to their epsilon).
 
     Args:
         sym: The symmetry.
-        gradient: A tensor for every parameter that the symmetry moves, by name; others are returned as they are.
-        state: The weights at which it was taken.
+        gradient: A tensor for every parameter that the symmetry moves, by name; others are returned unchanged.
+        state: The weights at which the gradient was taken.
 
     Raises:
         ValueError: If a parameter that moves has no gradient.
@@ -179,7 +179,7 @@ def project(sym: Description, gradient: Mapping[str, Tensor], state: Mapping[str
 
 
 def _changed(piece: Tensor, block: Block, made: Mapping[tuple[str, str], Tensor], sym: Description) -> Tensor:
-    """What one block changes by."""
+    """The change of one block."""
     total = torch.zeros_like(piece)
     for dim, leaf in block.carried:
         dims = parent_dims(sym.space(leaf.space), dim, block.spaces)

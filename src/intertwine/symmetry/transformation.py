@@ -19,7 +19,7 @@ from ..groups.representation import KINDS
 from .description import Description
 from .spaces import Space
 
-_DRAWN = 4  # matrices of one element that are in memory while it is drawn
+_DRAWN = 4  # matrices per element that are in memory while it is drawn
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,8 +29,8 @@ class Transformation:
     ``g @ h`` acts with ``h`` first, ``~g`` undoes ``g``. Spaces with parents compose as a wreath product.
 
     Attributes:
-        elements: Name of each space to its element, parents before children.
-        certified: For which inputs it keeps the function, where these are not all of the example's shapes.
+        elements: The element of each space by name, parents before children.
+        certified: The inputs on which it keeps the function, if these are not all inputs of the example's shapes.
 
     Examples:
         >>> from intertwine.groups import PositiveMonomial
@@ -65,12 +65,12 @@ class Transformation:
     def __invert__(self) -> Transformation:
         inverted: dict[str, Element] = {}
         outer_first = sorted(self.elements.items(), key=lambda item: len(item[1].parents))
-        for name, g in outer_first:  # so that the inverses of its parents are known
+        for name, g in outer_first:  # so that the inverses of parents come first
             inverted[name] = (~g).reindexed(inverted)
         return Transformation({name: inverted[name] for name in self.elements}, self.certified)
 
     def restrict(self, spaces: Collection[str] | None = None, kinds: Collection[str] | None = None) -> Transformation:
-        """The part of ``g`` that acts on some spaces, or by some kinds; everything else becomes the identity.
+        """The part of ``g`` that acts on some spaces or by some kinds; everything else becomes the identity.
 
         Args:
             spaces: Names of spaces to keep; ``None`` keeps all.
@@ -94,7 +94,7 @@ class Transformation:
         return all(e.is_identity(atol) for e in self.elements.values())
 
     def allclose(self, other: Transformation, atol: float = 1e-9) -> bool:
-        """Whether two elements of one group act alike, up to ``atol`` in log scales and matrix entries."""
+        """Whether two elements of one group are equal, up to ``atol`` in log scales and matrix entries."""
         return self.spaces == other.spaces and all(e.allclose(other[n], atol) for n, e in self.elements.items())
 
     def save(self, path: str | Path) -> Path:
@@ -123,9 +123,9 @@ def identity(sym: Description | tuple[Space, ...]) -> Transformation:
 def random(
     sym: Description | tuple[Space, ...], seed: int = 0, kinds: Collection[str] | None = None, scale_std: float = 0.5
 ) -> Transformation:
-    """A random element of moderate size: rounding, not the element, decides how exactly the function is kept.
+    """A random element of moderate size, so that only rounding limits how exactly the function is kept.
 
-    Permutations are uniform, log scales are normal with deviation ``scale_std``, signs are fair coins. Orthogonal
+    Permutations are uniform, log scales normal with deviation ``scale_std``, and signs fair coin flips. Orthogonal
     matrices are Haar distributed; general ones are ``Q_1 diag(exp(u)) Q_2`` with ``u`` uniform in
     ``[-scale_std, scale_std]``, so that their condition number is at most ``exp(2 scale_std)``.
 
@@ -136,12 +136,12 @@ def random(
         scale_std: Standard deviation of the log scales.
 
     Returns:
-        The element. Matrices that memory cannot hold are refused with a ``ValueError`` before they are drawn.
+        The element. Matrices that do not fit in memory are refused with a ``ValueError`` before they are drawn.
     """
     chosen = check_kinds(kinds)
     _check_size(sym if isinstance(sym, tuple) else sym.spaces)
     generator = torch.Generator().manual_seed(seed)
-    drawn = {  # always in full: a kind does not depend on the others
+    drawn = {  # always draw all kinds, so that one kind does not depend on the others
         s.name: Element.random(s.group, generator, shape, s.parents, scale_std).restrict(chosen)
         for s, shape in _outer_first(sym)
     }
@@ -150,7 +150,7 @@ def random(
 
 
 def _outer_first(sym: Description | tuple[Space, ...]) -> Iterator[tuple[Space, list[int]]]:
-    """Every space with the sizes of its parents, parents before children."""
+    """Every space with its parents' sizes, parents before children."""
     spaces = sym if isinstance(sym, tuple) else sym.spaces
     known = {space.name: space for space in spaces}
     for space in sorted(spaces, key=lambda s: len(s.parents)):
@@ -163,7 +163,7 @@ def _outer_first(sym: Description | tuple[Space, ...]) -> Iterator[tuple[Space, 
 
 
 def _check_size(spaces: tuple[Space, ...]) -> None:
-    """Refuse matrices that memory cannot hold before they are drawn."""
+    """Refuse matrices that do not fit in memory before they are drawn."""
     sizes = {space.name: space.size for space in spaces}
     linear = [s for s in spaces if s.group.mixes]
     needed = {s.name: 8.0 * _DRAWN * prod(sizes.get(p, 1) for p in s.parents) * s.size**2 for s in linear}

@@ -1,1 +1,1 @@
-"""Detection of symmetries: the engine that walks a program, its axis terms, rules and equations."""
+"""Detection of symmetries: an engine that walks through a program, with its axis terms, rules and equations."""

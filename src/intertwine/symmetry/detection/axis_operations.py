@@ -1,7 +1,7 @@
-"""Axis operations for rules: which elements pass, and how the axes of a result come from those of its arguments.
+"""Axis operations for rules: which group elements pass an operation, and how result axes follow from its arguments.
 
-An axis loses what an operation takes away from it (``hold`` its order, ``fix`` it altogether, ``monomial``,
-``no_scale``, ``no_sign``); axes are combined leaf by leaf, and each combination adds its equations.
+An operation may restrict an axis (``hold`` its order, ``fix`` it altogether, ``monomial``, ``no_scale``, ``no_sign``).
+Axes are combined leaf by leaf, and each combination adds its equations.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,32 +13,32 @@ from .axis_terms import UNIT, Axis, Factor, Flat, Names, Pool, Slot, axis_size, 
 from .equations import System
 from .unification import Misfit, slice_axis, split_axis, take, zip_axes
 
-_COPIES = 16  # most copies of an axis that are told apart where a product is read as a concatenation
+_COPIES = 16  # most copies of an axis that are kept apart when a product is read as a concatenation
 
 
 class Algebra:
-    """Axes over one pool of spaces, with the equations that combining them gives."""
+    """Axes over one pool of spaces, with the equations that arise from combining them."""
 
     def __init__(self) -> None:
         self.pool = Pool()  # the spaces
         self._begin()
-        self.call: Call = Call("", {}, ())  # the call at work
+        self.call: Call = Call("", {}, ())  # the call being processed
         self.index = -1
-        self._fixed: list[Axis] = []  # axes that the call at work fixed
+        self._fixed: list[Axis] = []  # axes that the current call fixed
         self._kept: dict[Any, Any] = {}  # axes of parameters, constants and fresh leaves: the same in every pass
 
     def _begin(self) -> None:
-        """Forget what a pass found, but for the structure of the spaces."""
+        """Forget what a pass found, except the structure of the spaces."""
         self.system = System()
-        # axes along which an operation mixes units, with the tensor in which it does
+        # axes along which an operation mixes units, with the tensor in which it mixes them
         self.mixed: list[tuple[tuple[Axis, ...], Axis]] = []
-        # spaces that stand on one axis of a tensor, and did not in all tensors that it was made of
+        # spaces that share one axis of a tensor but did not in all tensors that it was made from
         self.beside: set[tuple[int, int]] = set()
-        # axes whose order follows from what an operation sorted, with the axes that it follows
+        # axes whose order results from a sort, with the axes that determine this order
         self.follows: list[tuple[Axis, tuple[Axis, ...]]] = []
-        self.idle: dict[int, set[int]] = {}  # number of a call to the spaces that it multiplies by zeros
-        self.skipped: dict[int, set[int]] = {}  # number of a call to the tensors that it learns nothing of
-        self.parts: set[int] = set()  # numbers of the calls that only pick given rows
+        self.idle: dict[int, set[int]] = {}  # call number -> the spaces that the call multiplies by zeros
+        self.skipped: dict[int, set[int]] = {}  # call number -> the tensors that the call learns nothing about
+        self.parts: set[int] = set()  # numbers of calls that only pick given rows
         for node in self.pool.nodes:
             node.lost, node.apart = {}, False
 
@@ -55,7 +55,7 @@ class Algebra:
         return self.pool.resolve((Slot(self._kept[key], size),))
 
     def in_order(self, size: int, follows: Sequence[Axis]) -> Axis:
-        """A new axis of rows in an order that changes where other units move; where it is fixed, so are those axes."""
+        """A new axis of rows whose order changes when other units move; if it is fixed, so are those units' axes."""
         axis = self.kept(key := (self.index, "order", size), size)
         if size > 1:
             self.pool.nodes[self._kept[key]].sorted = self._kept[key]
@@ -63,7 +63,7 @@ class Algebra:
         return axis
 
     def settle_orders(self) -> None:
-        """Hold the axes that the order of sorted rows follows, where that order matters."""
+        """Hold the axes that determine the order of sorted rows, if that order matters."""
         waiting = list(self.follows)
         while held := [entry for entry in waiting if self._order_matters(entry[0])]:
             for rows, follows in held:
@@ -73,7 +73,7 @@ class Algebra:
             waiting = [entry for entry in waiting if entry not in held]
 
     def _order_matters(self, rows: Axis) -> str:
-        """The reason why rows have a fixed order; empty where they have none."""
+        """The reason why rows have a fixed order; empty if they have none."""
         found = self.pool.resolve(rows)
         node = self.pool.node(found[0].space) if found and isinstance(found[0], Slot) else None
         free = not found or (node is not None and len(found) == 1 and node.sorted is not None and not node.tied)
@@ -94,11 +94,11 @@ class Algebra:
         return axis
 
     def orthogonal(self, axis: Axis) -> None:
-        """Only sums of squares over the axis are seen: of all linear maps the orthogonal ones pass."""
+        """Only sums of squares over the axis matter: of all linear maps, the orthogonal ones pass."""
         self.pool.restrict(axis, "orthogonal", self.call.where)
 
     def turned(self, plane: Axis, why: str) -> None:
-        """Pairs of units are turned together: only turns pass, and what is alike for both."""
+        """Pairs of units are rotated together: only rotations pass, and elements that act alike on both units."""
         if len(plane) != 1 or not isinstance(plane[0], Slot):
             self.fix(plane, why)
         for what in ("pinned", "turned"):
@@ -128,7 +128,7 @@ class Algebra:
         return self.monomial(self.no_sign(axis))
 
     def unscaled(self, axis: Axis) -> Axis:
-        """The axis of numbers that move with the units, and do not scale."""
+        """The axis of numbers that move with the units but do not scale."""
         return self.powered(axis, 0, False)
 
     def fix(self, axis: Axis, why: str) -> Axis:
@@ -143,30 +143,30 @@ class Algebra:
             self.fix(axis, why)
 
     def drop(self, names: Names | None) -> None:
-        """Fix the units that are named: their indices are used as mere numbers."""
+        """Fix the named units, since their indices are used as mere numbers."""
         if names is not None and names.kind != "counts":
             self.fix(self.pool.resolve(names.of), f"places of units are read as numbers at {self.call.where}")
 
     def mix(self, tensor: Sequence[Axis], axis: Axis) -> None:
-        """Units of ``axis`` are mixed in ``tensor``: other spaces there have one element for all of them."""
+        """Units of ``axis`` are mixed in ``tensor``: other spaces there share one element across all of them."""
         if any(True for _ in slots(axis)):
             self.mixed.append((tuple(tensor), axis))
 
-    # ---- what a call learns nothing of
+    # ---- tensors that a call learns nothing about
 
     def skip(self, *arguments: Any) -> None:
-        """The call at work learns nothing of these tensors but their shapes."""
+        """The current call learns nothing about these tensors except their shapes."""
         refs = (argument for argument in arguments if isinstance(argument, Ref))
         self.skipped.setdefault(self.index, set()).update(ref.id for ref in refs)
 
     def times_zero(self, slot: Slot) -> None:
-        """The call at work multiplies the units by zero."""
+        """The current call multiplies the units by zero."""
         self.idle.setdefault(self.index, set()).add(slot.space)
 
     # ---- combining axes
 
     def zip(self, a: Axis, b: Axis, pair: Callable[[Any, Any], Factor]) -> Axis:
-        """Align and combine, if there are two; axes that do not line up are fixed."""
+        """Align and combine two axes, if both are there; axes that do not line up are fixed."""
         if not a or not b:
             return a or b
         try:
@@ -182,11 +182,11 @@ class Algebra:
             return self.fresh(axis_size(a), why, ("zip", axis_size(a)))
 
     def equal(self, a: Axis, b: Axis) -> Axis:
-        """Both axes are one: added, concatenated beside each other, compared."""
+        """The common axis of two that are added, compared, or lie beside each other in a concatenation."""
         return self.zip(a, b, self._equal)
 
     def multiplied(self, a: Axis, b: Axis, divide: bool = False, summed: bool = False) -> Axis:
-        """The axis of a product (or quotient) unit by unit; linear maps pass only where it is then ``summed``."""
+        """The axis of a unit-wise product (or quotient); linear maps pass only if it is then ``summed``."""
 
         def pair(x: Any, y: Any) -> Factor:
             if isinstance(x, Flat) and isinstance(y, Flat):
@@ -214,7 +214,7 @@ class Algebra:
         return self.zip(a, b, pair)
 
     def contracted(self, a: Axis, b: Axis) -> None:
-        """Both axes are summed against each other."""
+        """Contract two axes: they are summed against each other."""
         a = self.added_up(a)
 
         def pair(x: Any, y: Any) -> Factor:
@@ -223,7 +223,7 @@ class Algebra:
                 self.system.relate(x.expr, y.expr, -1)
             elif isinstance(slot, Slot) and other.zero:
                 self.times_zero(slot)
-            elif isinstance(slot, Slot):  # its units are added up, each times the same number
+            elif isinstance(slot, Slot):  # its units are summed, each times the same number
                 self.rigid((slot,), f"sum over the units at {self.call.where}")
                 self.pool.node(slot.space).apart = True
             return x
@@ -231,7 +231,7 @@ class Algebra:
         self.zip(a, b, pair)
 
     def added_up(self, axis: Axis) -> Axis:
-        """An axis whose units are about to be added up."""
+        """An axis whose units are about to be summed."""
         return axis
 
     def merged(self, axes: Iterable[Axis]) -> Axis:
@@ -239,7 +239,7 @@ class Algebra:
         return self.pool.resolve(tuple(factor for axis in axes for factor in axis))
 
     def split(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
-        """Write an axis as a product of the given sizes; where that cannot be, it is fixed."""
+        """Write an axis as a product of the given sizes; if that is impossible, it is fixed."""
         try:
             places = lambda n: self.fresh(n, "parts that are used together", ("places", n))
             return split_axis(self.pool, axis, sizes, self._equal, places)
@@ -249,7 +249,7 @@ class Algebra:
             return [self.fresh(n, why, ("split", axis_size(axis), i)) for i, n in enumerate(sizes)]
 
     def unrolled(self, axis: Axis) -> Axis:
-        """A product whose few outer factors are fixed, as a concatenation of copies, each with a gain of its own."""
+        """A product with few, fixed outer factors, rewritten as a concatenation of copies, each with its own gain."""
         rest = self.pool.resolve(axis)
         while len(rest) > 1 and isinstance(outer := rest[0], Slot) and self.pool.node(outer.space).pinned:
             rest = rest[1:] if outer.expr == UNIT else ()
@@ -258,7 +258,7 @@ class Algebra:
         return segments([rest] * count) if moves and count <= _COPIES else axis
 
     def slice(self, axis: Axis, start: int, stop: int) -> Axis:
-        """Rows of an axis; where they cut through a product, it is fixed."""
+        """Rows of an axis; if they cut through a product, it is fixed."""
         try:
             return slice_axis(self.pool, axis, start, stop)
         except Misfit:
@@ -267,19 +267,19 @@ class Algebra:
             return self.fresh(stop - start, why, ("slice", start, stop))
 
     def taken(self, axis: Axis, rows: Sequence[int]) -> Axis | None:
-        """Some rows of an axis, none of them twice, in a given order; ``None`` where they cut through a product."""
+        """Some rows of an axis, none twice, in a given order; ``None`` if they cut through a product."""
         try:
             return take(self.pool, axis, rows)
         except Misfit:
             return None
 
     def may_move(self, axis: Axis) -> bool:
-        """Whether some unit of an axis may change places: it is no input and nothing that an operation made anew."""
+        """Whether some unit of an axis may move: it is neither an input nor newly made by an operation."""
         nodes = (self.pool.node(slot.space) for slot in slots(self.pool.resolve(axis)))
         return any(not node.pinned or node.held for node in nodes)
 
     def powered(self, axis: Axis, degree: Fraction | int, odd: bool, keeps_zero: bool | None = None) -> Axis:
-        """The axis of ``|x|^degree``, with the sign of ``x`` where ``odd``; zeros stay as of a power, unless told."""
+        """The axis of ``|x|^degree``, with the sign of ``x`` if ``odd``; zeros are kept as by a power, unless told."""
         keeps_zero = degree > 0 if keeps_zero is None else keeps_zero
         return map_slots(axis, lambda s: Slot(s.space, s.size, s.expr.power(degree, odd)), keeps_zero)
 

@@ -1,8 +1,8 @@
-"""Axis terms: the structure of one tensor axis, as far as the engine knows it; and the union-find of their spaces.
+"""Axis terms: the structure of one tensor axis as far as the engine knows it, and the union-find of spaces.
 
 An axis is a row-major product of factors. A factor is a ``Slot`` (it carries a space), ``Segments`` (a concatenation
-of axes, ``Ordered`` where its rows come in another order) or ``Flat`` (the tensor is the same all along it). An axis of
-size one is the empty product. Spaces split into products and sums, or take on an order, as operations require it.
+of axes, ``Ordered`` if its rows are rearranged) or ``Flat`` (the tensor is constant along it). An axis of size one is
+the empty product. Spaces split into products and sums, or acquire an order, as operations require.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -22,7 +22,7 @@ class Expr:
 
     log: MappingProxyType | dict[int, Fraction]  # The exponent of positive scales: variable to rational coefficient
     sign: frozenset[int]  # The exponent of signs over F2: the set of variables whose coefficient is one
-    # For linear spaces: the variable whose variance (or, with -1, whose opposite variance) this axis has
+    # For linear spaces: the variable whose variance (with -1: the opposite variance) this axis has
     turn: tuple[int, int] | None = None
 
     def __add__(self, other: "Expr") -> "Expr":
@@ -32,7 +32,7 @@ class Expr:
         return Expr(log, self.sign ^ other.sign, self.turn)
 
     def power(self, degree: Fraction | int, odd: bool) -> "Expr":
-        """The expression of ``|x|^degree``, with the sign of ``x`` where ``odd``."""
+        """The expression of ``|x|^degree``, with the sign of ``x`` if ``odd``."""
         if degree == 1 and odd:
             return self
         return Expr({v: degree * c for v, c in self.log.items()} if degree else {}, self.sign if odd else frozenset())
@@ -52,7 +52,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A factor along which the tensor does not change; ``zero`` where it is zero all along."""
+    """A factor along which the tensor is constant; ``zero`` if it is zero there."""
 
     size: int
     zero: bool = False
@@ -72,7 +72,7 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class Ordered(Segments):
-    """A factor whose row ``j`` is row ``order[j]`` of a concatenation, or of one axis: shuffled, reversed, in turn."""
+    """A factor whose row ``j`` is row ``order[j]`` of a concatenation or an axis: shuffled, reversed, interleaved."""
 
     order: tuple[int, ...]
 
@@ -83,13 +83,13 @@ Axis = tuple[Factor, ...]
 
 @dataclass(frozen=True)
 class Names:
-    """The meaning of a tensor of integers that refer to units: they change where the units move."""
+    """The meaning of an integer tensor that refers to units: its numbers change when the units move."""
 
-    of: Axis  # The axis whose units are meant
-    # ``"units"``: each number is the place of a unit; ``"counts"``: how many rows chose each unit; ``"offsets"``: where
-    # the rows that chose each unit end, with the rows in the order of the units
+    of: Axis  # The axis whose units are referred to
+    # ``"units"``: each number is the position of a unit; ``"counts"``: how many rows chose each unit; ``"offsets"``:
+    # where the rows that chose each unit end, with rows sorted by unit
     kind: Literal["units", "counts", "offsets"] = "units"
-    rows: Axis = ()  # For counts and offsets, the rows in that order
+    rows: Axis = ()  # For counts and offsets: the rows in that order
     all: bool = False  # Whether every unit is named exactly once
 
 
@@ -97,8 +97,8 @@ class Names:
 class Pick:
     """Rows of a tensor that were each selected from one unit of an axis that the tensor no longer has."""
 
-    label: Hashable  # By what the units were chosen: rows picked by the same numbers come from the same units
-    rows: Axis  # The axis of the rows; empty where the whole tensor comes from one unit
+    label: Hashable  # What chose the units: rows picked by the same numbers come from the same units
+    rows: Axis  # The axis of the rows; empty if the whole tensor comes from one unit
     of: Axis  # The axis whose units were picked
 
 
@@ -107,12 +107,12 @@ class Value:
     """Axes and properties of one tensor."""
 
     axes: tuple[Axis, ...]  # Its axes
-    zero: bool = False  # Whether it is zero whatever the parameters and inputs are
-    square: bool = False  # Whether it is a square not summed yet
-    factors: "tuple[Value, Value] | None" = None  # The two tensors whose product it is, as long as it is not summed
-    names: Names | None = None  # What its whole numbers stand for; ``None`` where no unit is meant
+    zero: bool = False  # Whether it is zero for all parameters and inputs
+    square: bool = False  # Whether it is a square that has not been summed yet
+    factors: "tuple[Value, Value] | None" = None  # The two tensors whose product it is, until it is summed
+    names: Names | None = None  # What its integers stand for; ``None`` if they refer to no units
     via: tuple[Pick, ...] = ()  # Units of other axes that its rows come from
-    # Whether only the units of its axes are known, not their scales: a state that begins with zeros
+    # Whether only the units of its axes are known, not their scales: a state that starts as zeros
     loose: bool = False
 
     @property
@@ -121,7 +121,7 @@ class Value:
         return tuple(axis_size(a) for a in self.axes)
 
     def put(self, dim: int, *axes: Axis, via: tuple[Pick, ...] = ()) -> "Value":
-        """The tensor with other axes, or none, in the place of one."""
+        """The tensor with one axis replaced by others, or removed."""
         return Value((*self.axes[:dim], *axes, *self.axes[dim + 1 :]), self.zero, via=via)
 
 
@@ -131,12 +131,12 @@ def axis_size(axis: Axis) -> int:
 
 
 def flat(size: int, zero: bool = False) -> Axis:
-    """An axis along which a tensor does not change."""
+    """An axis along which a tensor is constant."""
     return (Flat(size, zero),) if size != 1 else ()
 
 
 def slots(axis: Axis) -> Iterator[Slot]:
-    """Every slot of an axis, segments included."""
+    """Every slot of an axis, including those in segments."""
     for factor in axis:
         if isinstance(factor, Slot):
             yield factor
@@ -146,13 +146,13 @@ def slots(axis: Axis) -> Iterator[Slot]:
 
 
 def has_flat(axis: Axis) -> bool:
-    """Whether a tensor is the same along some part of an axis, segments included."""
+    """Whether a tensor is constant along some part of an axis, including inside segments."""
     inside = lambda factor: isinstance(factor, Segments) and any(map(has_flat, factor.parts))
     return any(isinstance(factor, Flat) or inside(factor) for factor in axis)
 
 
 def map_slots(axis: Axis, slot: Callable[[Slot], Slot], keeps_zero: bool = True) -> Axis:
-    """``axis`` with every slot replaced, and zeros forgotten unless the operation keeps them."""
+    """``axis`` with every slot replaced; zeros are forgotten unless the operation keeps them."""
 
     def one(factor: Factor) -> Factor:
         if isinstance(factor, Slot):
@@ -165,35 +165,35 @@ def map_slots(axis: Axis, slot: Callable[[Slot], Slot], keeps_zero: bool = True)
 
 
 def forget_zeros(axis: Axis) -> Axis:
-    """``axis`` after an operation that does not keep zero: what was zero is only known to be the same all along."""
+    """``axis`` after an operation that does not keep zero: what was zero is now only known to be constant."""
     return map_slots(axis, lambda s: s, keeps_zero=False)
 
 
 def bare(axis: Axis) -> Axis:
-    """``axis`` without exponents: its units move, and do not scale."""
+    """``axis`` without exponents: its units move but do not scale."""
     return map_slots(axis, lambda s: Slot(s.space, s.size))
 
 
 def concatenated(axis: Axis) -> tuple[Axis, ...]:
-    """The axes that an axis is the concatenation of; none where it is none."""
+    """The axes whose concatenation an axis is; none if it is not a concatenation."""
     whole = axis[0] if len(axis) == 1 else None
     return whole.parts if isinstance(whole, Segments) and not isinstance(whole, Ordered) else ()
 
 
 def ordered(axis: Axis) -> Ordered | None:
-    """The rearrangement that an axis is; ``None`` where it is none."""
+    """The axis as a rearrangement; ``None`` if it is not one."""
     whole = axis[0] if len(axis) == 1 else None
     return whole if isinstance(whole, Ordered) else None
 
 
 def interleaved(parts: Sequence[Axis]) -> Axis:
-    """The rows of axes of one length in turn: the first row of each, then the second of each."""
+    """The interleaved rows of axes of equal length: the first row of each, then the second of each."""
     size = axis_size(parts[0])
     return rearranged(segments([*parts]), [k * size + i for i in range(size) for k in range(len(parts))])
 
 
 def rearranged(axis: Axis, order: Sequence[int]) -> Axis:
-    """The axis whose row ``j`` is row ``order[j]`` of another one, in its shortest form."""
+    """The axis whose row ``j`` is row ``order[j]`` of another axis, in its shortest form."""
     parts, source = list[Axis](), list[int]()
     for part in concatenated(axis) or (axis,):
         inner = ordered(part)
@@ -213,19 +213,19 @@ def rearranged(axis: Axis, order: Sequence[int]) -> Axis:
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
-    """The order that undoes another one."""
+    """The inverse of an order."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 @lru_cache(maxsize=4096)
 def transposition(order: tuple[int, ...]) -> tuple[list[int], list[int]] | None:
-    """The sizes of factors of an axis, and the order in which they give an order of its rows; ``None`` if none do.
+    """Sizes of factors of an axis and their transposition that gives an order of its rows; ``None`` if there is none.
 
     Examples:
         >>> transposition((0, 3, 1, 4, 2, 5)), transposition((1, 0, 2))
         (([2, 3], [1, 0]), None)
     """
-    strides, rows = list[tuple[int, int]](), [*order]  # step and length of every factor of the new order
+    strides, rows = list[tuple[int, int]](), [*order]  # stride and length of every factor of the new order
     while len(rows) > 1:
         run = next((k for k, row in enumerate(rows) if row != k * rows[1]), len(rows))
         if run < 2 or len(rows) % run:
@@ -238,7 +238,7 @@ def transposition(order: tuple[int, ...]) -> tuple[list[int], list[int]] | None:
 
 
 def segments(parts: list[Axis]) -> Axis:
-    """The concatenation of axes in its shortest form: nested concatenations opened, neighbouring zeros joined."""
+    """The concatenation of axes in its shortest form: nested concatenations flattened, adjacent zeros joined."""
     flat: list[Axis] = []
     for part in parts:
         inner = concatenated(part) or (part,)
@@ -255,25 +255,25 @@ def segments(parts: list[Axis]) -> Axis:
     return flat[0] if len(flat) == 1 else (Segments(tuple(flat)),)
 
 
-Kind = Literal["product", "sum", "order"]  # factors outermost first, consecutive segments, or one in another order
+Kind = Literal["product", "sum", "order"]  # factors outermost first, consecutive segments, or one rearranged
 
 
 @dataclass
 class Node:
-    """One space while the engine works."""
+    """One space during the engine's search."""
 
     size: int  # Number of units
-    same: int | None = None  # The space that it was united with
+    same: int | None = None  # The space that it was merged into
     kind: Kind | Literal[""] = ""  # How it was split, if it was
     children: tuple[int, ...] = ()  # What it was split into: factors outermost first, or segments in order
-    order: tuple[int, ...] = ()  # For an order, which of its units each unit of its child is
+    order: tuple[int, ...] = ()  # For an order: which of its units each unit of its child is
     held: bool = False  # Whether an axis of a parameter carries it
-    # First reason for each restriction: ``"pinned"``, its units may not be permuted; ``"monomial"``, no linear maps
-    # pass, only one nonzero number per unit; ``"orthogonal"``, of all linear maps only the orthogonal ones;
-    # ``"turned"``, of these only those of determinant one; ``"scale"`` and ``"sign"``, fewer of these
+    # First reason for each restriction: ``"pinned"``: units may not be permuted; ``"monomial"``: no linear maps pass,
+    # only one nonzero number per unit; ``"orthogonal"``: of all linear maps only orthogonal ones; ``"turned"``: of
+    # these only those of determinant one; ``"scale"`` and ``"sign"``: fewer scales and signs
     lost: dict[str, str] = field(default_factory=dict)
     apart: bool = False  # Whether it must not be merged with a sibling segment
-    # The sort that put its units in order, if one did: the order follows from what was sorted
+    # The sort that ordered its units, if any: the order follows from what was sorted
     sorted: int | None = None
     tied: bool = False  # Whether it was united with units in another order
 
@@ -293,7 +293,7 @@ class Pool:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.changes = 0
-        self.clashes: list[Axis] = []  # What met its own spaces in another order, for the caller to fix
+        self.clashes: list[Axis] = []  # Axes that met their own spaces in another order, for the caller to fix
 
     def new(self, size: int, held: bool = False) -> int:
         """A new space."""
@@ -314,7 +314,7 @@ class Pool:
         return self.nodes[self.find(space)]
 
     def unite(self, a: int, b: int) -> None:
-        """Make two unsplit spaces one."""
+        """Merge two unsplit spaces."""
         a, b = sorted((self.find(a), self.find(b)))
         if a == b:
             return
@@ -327,9 +327,9 @@ class Pool:
         self.changes += 1
 
     def resolve(self, axis: Axis) -> Axis:
-        """``axis`` with every split space replaced by its pieces and factors of size one left out.
+        """``axis`` with every split space replaced by its pieces, and without factors of size one.
 
-        What a slot knows of its scales is lost when it splits; a split means another pass, and the last pass has none.
+        A slot that splits loses its scales. Every split causes another pass, and the last pass has none.
         """
         if self._stands(axis):
             return axis
@@ -350,7 +350,7 @@ class Pool:
         return tuple(found)
 
     def _stands(self, axis: Axis) -> bool:
-        """Whether an axis of spaces that are neither united with others nor split is what it resolves to."""
+        """Whether an axis resolves to itself, since its spaces are neither merged nor split."""
         nodes = self.nodes
         for factor in axis:
             if type(factor) is not Slot or factor.size == 1:
@@ -361,12 +361,12 @@ class Pool:
         return True
 
     def restrict(self, axis: Axis, what: str, why: str) -> None:
-        """Set a restriction on every space of an axis, keeping the first reason."""
+        """Set a restriction on every space of an axis; the first reason is kept."""
         for slot in slots(self.resolve(axis)):
             self.say(slot.space, what, why)
 
     def say(self, space: int, what: str, why: str) -> None:
-        """Remember the first reason why a space lost ``what``."""
+        """Record the first reason why a space lost ``what``."""
         self.node(space).lost.setdefault(what, why)
 
     def _resolve_slot(self, slot: Slot) -> Axis:

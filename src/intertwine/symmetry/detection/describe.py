@@ -1,4 +1,4 @@
-"""Public description of what the engine found: spaces, fixed axes, and layouts: how axes are made of the spaces."""
+"""Public description of what the engine found: spaces, fixed axes, and layouts (how axes are composed of spaces)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _Ranges = tuple[tuple[int, int], ...]
 
 @dataclass
 class Candidate:
-    """One space as the last pass leaves it."""
+    """One space after the last pass."""
 
     name: str  # From the first parameter axis that carries it
     size: int  # Number of units
     unknowns: list[int] = field(default_factory=list)  # Its unknowns: (tensor, axis, place) to variable
-    # Basis of positive scales, each from variable to exponent
+    # Basis of positive scales, each mapping variables to exponents
     scales: list[dict[int, Fraction]] = field(default_factory=list)
     signs: list[set[int]] = field(default_factory=list)  # Basis of signs, each a set of variables
     linear: Literal["none", "turns", "orthogonal", "general"] = "none"  # Which linear maps pass
-    why: str = ""  # Why it is not permuted; empty where it is
+    why: str = ""  # Why it is not permuted; empty if it is
     variance: dict[int, int] = field(default_factory=dict)  # Variable to +1 or -1, for linear spaces
 
     @property
@@ -53,17 +53,17 @@ def describe(engine: Engine) -> Symmetry:
     still = {space for space, leaf in leaves.items() if not leaf.moves}
     vague = [v for v in engine.values.values() if v.loose]
     unsaid = {engine.pool.find(slot.space) for value in vague for axis in value.axes for slot in slots(axis)}
-    # the spaces whose units keep their places, and of which every tensor says how they scale
+    # the spaces whose units keep their places, and whose scaling every tensor determines
     held = {space for space in rank if engine.pool.node(space).pinned} - unsaid
     parents = dependences(_tensors(engine), engine.mixed, rank, engine.beside, held, still)
     _settle(engine, leaves, parents)
-    # a space held in place only serves as parent where its units tell copies apart
+    # a space held in place serves only as a parent, if its units distinguish copies
     carried = {s for s, leaf in leaves.items() if leaf.moves and s not in merged}
     carried |= {p for s in list(carried) for p in parents.get(s, ()) if p not in merged}
     writer, silent = (Writer(engine, leaves, merged, carried) for _ in range(2))
     layouts = {name: writer.layout(name, value, program.states[name]) for name, value in states.items()}
     calls = [c for c in program.calls if is_gate(c) and c.inputs[0].id in program.varying]
-    hidden = {*MAX_POOLS, "aten::abs"}  # ``|q|`` hides the signs that its gates follow
+    hidden = {*MAX_POOLS, "aten::abs"}  # ``|q|`` hides the signs on which its gates depend
     relus = {n: c.outputs[0] for n, c in zip(gate_names(calls), calls) if c.outputs[0] and c.op not in hidden}
     features, gates = (dict(_features(engine, silent, refs)) for refs in (program.taps, relus))
     described = []
@@ -83,7 +83,7 @@ def describe(engine: Engine) -> Symmetry:
 
 
 def _features(engine: Engine, writer: Writer, refs: Mapping[str, Ref]) -> Iterator[tuple[str, public.Layout]]:
-    """Layouts of hidden features, where they move; what a pass only half knows is left out."""
+    """Layouts of hidden features that move; features that a pass knows only in part are left out."""
     for tap, ref in refs.items():
         value = engine.values.get(ref.id)
         if value is None or value.square or value.factors or value.names or value.via or value.loose:
@@ -99,7 +99,7 @@ def _features(engine: Engine, writer: Writer, refs: Mapping[str, Ref]) -> Iterat
 def _graph(engine: Engine, writer: Writer, layouts: Mapping[str, public.Layout]) -> tuple[Vertex, ...]:
     """The graph of the program, each wire with the spaces that move its tensor.
 
-    Where a pass half knows these, they are those of the weight that reads it and not of what that returns.
+    If a pass knows these only in part, they are those of the weight that reads the tensor, without its outputs' spaces.
     """
     found = graph(engine.program)
     refs = {str(wire.value): Ref(wire.value) for vertex in found for wire in vertex.inputs}
@@ -122,7 +122,7 @@ def _graph(engine: Engine, writer: Writer, layouts: Mapping[str, public.Layout])
 
 
 def _group(leaf: Candidate, size: int) -> SpaceGroup:
-    """The group of a space; where it is mixed, with the one way in which its scales and signs follow the matrices."""
+    """The group of a space; for a mixed space, with the one way in which scales and signs follow the matrices."""
     monomial = Monomial(size, len(leaf.scales), len(leaf.signs), permutes=not leaf.why)
     if leaf.linear == "none":
         return monomial
@@ -140,7 +140,7 @@ def _group(leaf: Candidate, size: int) -> SpaceGroup:
 
 
 def _settle(engine: Engine, leaves: dict[int, Candidate], parents: dict[int, list[int]]) -> None:
-    """Take linear maps from spaces whose units each hold bases or scales of their own: together that is no group."""
+    """Remove linear maps from spaces whose units each hold their own bases or scales: together these form no group."""
     for space, above in parents.items():
         if not leaves[space].moves:
             continue
@@ -160,7 +160,7 @@ def _settle(engine: Engine, leaves: dict[int, Candidate], parents: dict[int, lis
 
 
 def _moving_states(engine: Engine) -> dict[str, Value]:
-    """Parameters and the buffers that move, as the last pass knew them; what it does not read or zeroes is fixed."""
+    """Parameters and moving buffers as the last pass knew them; what it does not read, or zeroes, is fixed."""
     asked = demands(engine)
     states = {name: ref for name, ref in engine.program.states.items() if engine.moves(ref)}
     for name, ref in states.items():
@@ -174,7 +174,7 @@ def _moving_states(engine: Engine) -> dict[str, Value]:
 
 
 def labelled(states: Mapping[str, Value]) -> Iterator[tuple[str, Slot]]:
-    """Every space that parameters carry, named from the first axis that carries it."""
+    """Every space that parameters carry, named after the first axis that carries it."""
     seen: set[int] = set()
     for name, value in states.items():
         for dim, axis in enumerate(value.axes):
@@ -213,7 +213,7 @@ def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Candidate]:
 
 
 def _placed(axis: Axis, place: str = "") -> Iterator[tuple[str, Slot]]:
-    """Every slot of an axis with its place: ``.1`` for the second factor or segment, empty if there is one."""
+    """Every slot of an axis with its place: ``.1`` for the second factor or segment, empty if there is only one."""
     alone = len(axis) == 1
     for i, factor in enumerate(axis):
         here = place if alone else f"{place}.{i}"
@@ -234,7 +234,7 @@ def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
 
 
 def _merge_siblings(engine: Engine, leaves: dict[int, Candidate]) -> dict[int, int]:
-    """Spaces to be described as part of another one: always siblings, and alike in every exponent."""
+    """Spaces to describe as part of another one: always siblings of it, and alike in every exponent."""
     merged: dict[int, int] = {}
     rank = {space: i for i, space in enumerate(leaves)}
     for group in always_siblings(_tensors(engine)):
@@ -260,7 +260,7 @@ def _alike(engine: Engine, a: Candidate, b: Candidate) -> bool:
 
 
 def _restrictions(engine: Engine, space: int, leaf: Candidate) -> tuple[public.Restriction, ...]:
-    """The restrictions of a space, the same cause named once."""
+    """The restrictions of a space; each cause is named once."""
     node = engine.pool.node(space)
     lost = (
         ("no permutations", node.pinned),
@@ -280,7 +280,7 @@ class UnknownBasisError(Exception):
 
 
 class Writer:
-    """Writes layouts, noting what is fixed."""
+    """Writer of layouts, which notes what is fixed."""
 
     def __init__(self, engine: Engine, leaves: dict[int, Candidate], merged: dict[int, int], carried: set[int]) -> None:
         self.fixed: list[public.FixedAxis] = []
@@ -339,7 +339,7 @@ class Writer:
         return public.Leaf(self._leaves[space].name, slot.size, scale=scale, sign=sign, variance=variance)
 
     def _part(self, axis: public.Axis, ranges: Mapping[int | None, _Ranges]) -> public.Part:
-        """A part of a concatenation, its rows in the order in which spaces were merged."""
+        """A part of a concatenation, with its rows in the order in which spaces were merged."""
         found = tuple(r for s in sorted(ranges, key=lambda s: self._order.get(s, 0)) for r in ranges[s])
         size = sum(stop - start for start, stop in found)
         return public.Part(found, replace(axis, size=size) if isinstance(axis, public.Leaf) else axis)

@@ -1,4 +1,4 @@
-"""Engine of the detection: passes over a program until the structure of its spaces no longer changes.
+"""Detection engine: it passes over a program until the structure of its spaces no longer changes.
 
 Rules restrict axes through ``axis_operations.Algebra``, which collects the equations.
 """
@@ -19,27 +19,27 @@ from .axis_terms import Axis, Flat, Slot, Value, map_slots, slots
 
 
 class Engine(Algebra):
-    """One search over one program, of whose ``calls`` outputs and numbers read by the code depend."""
+    """One search over one program; ``calls`` are those on which outputs, or numbers that the code reads, depend."""
 
     def __init__(self, program: Program, calls: list[Call]) -> None:
         super().__init__()
         self.program, self.calls = program, calls
-        self._resolved: dict[int, tuple[Value, int, Value]] = {}  # with the number of changes of the pool until then
+        self._resolved: dict[int, tuple[Value, int, Value]] = {}  # with the pool's change count at that time
 
     def _begin(self) -> None:
         super()._begin()
-        self.values: dict[int, Value] = {}  # what is known of every tensor value, in this pass
-        self.met: list[tuple[Axis, ...]] = []  # all axes that a contraction brings together, the contracted one too
-        self.unknown_ops: dict[str, None] = {}  # operations without a rule, in the order met
+        self.values: dict[int, Value] = {}  # what this pass knows about every tensor value
+        self.met: list[tuple[Axis, ...]] = []  # all axes that a contraction brings together, with the contracted one
+        self.unknown_ops: dict[str, None] = {}  # operations without a rule, in the order encountered
         self.batch_norms: dict[BatchNormTensors, None] = {}
 
     def is_zero(self, ref: Ref) -> bool:
-        """Whether a tensor is zero whatever the parameters and inputs are; one without entries is."""
+        """Whether a tensor is zero for all parameters and inputs; an empty tensor is."""
         value = self.values.get(ref.id)
         return 0 in self.program.values[ref.id].shape or (value is not None and value.zero)
 
     def spaces(self, ref: Ref) -> set[int]:
-        """The spaces on the axes of a tensor; none where nothing is known."""
+        """The spaces on the axes of a tensor; none if nothing is known."""
         value = self.values.get(ref.id)
         return {slot.space for axis in (value.axes if value else ()) for slot in slots(self.pool.resolve(axis))}
 
@@ -49,7 +49,7 @@ class Engine(Algebra):
         """The axes and properties of a tensor."""
         found = self.values.get(ref.id)
         if found is None:
-            before, self._fixed = self._fixed, []  # what a source fixes, the call at work does not
+            before, self._fixed = self._fixed, []  # what a source fixes is not fixed by the current call
             found = self.values[ref.id] = self._source(ref)
             self._fixed = before
         known, changes, resolved = self._resolved.get(ref.id, (None, 0, None))
@@ -75,7 +75,7 @@ class Engine(Algebra):
 
     @cached_property
     def readers(self) -> dict[int, list[Call]]:
-        """Number of every value to the calls that read it."""
+        """The calls that read each value, by its number."""
         return readers(self.calls)
 
     @cached_property
@@ -83,7 +83,7 @@ class Engine(Algebra):
         return makers(self.calls)
 
     def producer(self, ref: Ref) -> Call | None:
-        """The call that gave a value; ``None`` for parameters, buffers, inputs and constants."""
+        """The call that produced a value; ``None`` for parameters, buffers, inputs and constants."""
         return self._makers.get(ref.id)
 
     # ---- the walk
@@ -93,7 +93,7 @@ class Engine(Algebra):
         return self.value(self.program.states[name])
 
     def walk(self, run: Callable[["Engine", Call], Sequence[Any]]) -> None:
-        """Pass over the program, with ``run`` for the rule of a call, until its structure stands still."""
+        """Pass over the program, with ``run`` as the rule of each call, until the structure no longer changes."""
         for _ in range(20):
             before = self.pool.changes
             self._begin()
@@ -112,7 +112,7 @@ class Engine(Algebra):
                     self.values[ref.id] = value
             while self.pool.clashes:
                 self.fix(self.pool.resolve(self.pool.clashes.pop()), f"units in two orders at {call.where}")
-            # positions that an operation fixes it also mixes or renames: no unit beside them has one element for each
+            # an operation also mixes or renames positions that it fixes: no space beside them has one element for each
             fixed = tuple(slot for axis in self._fixed for slot in slots(axis))
             for ref in call.inputs if fixed else ():
                 self.mix(self.value(ref).axes, fixed)
@@ -134,12 +134,12 @@ class Engine(Algebra):
             return Value(axes)
         if value.kind == "constant":
             return self._constant(ref)
-        if value.kind == "result":  # that no rule describes is read: what it was made of must not move
+        if value.kind == "result":  # a result that no rule describes is read: its sources must not move
             makers = [call for call in self.program.calls if ref in call.outputs]
             for call in makers:
                 self.unknown_ops[call.op] = None
                 self.fix_read(call.inputs, f"{UNRULED}, of which a result is used: {call.where}")
-            if not makers:  # nobody knows what it was made of
+            if not makers:  # its sources are unknown
                 self.unknown_ops["a result of no operation"] = None
                 self.fix_read(self.program.states.values(), f"{UNRULED} known that made what {self.call.where} reads")
         known = {
@@ -156,10 +156,10 @@ class Engine(Algebra):
             self.fix_all(self.value(ref).axes, why)
 
     def moves(self, ref: Ref) -> bool:
-        """Whether a value is part of what elements act on: parameters, and saved buffers that are vectors.
+        """Whether elements act on a value: on parameters, and on saved buffers that are vectors.
 
-        Complex ones are not, since elements are real. Other buffers are tables and masks: nothing moves them, and
-        nothing is read from their values, which another checkpoint may not share.
+        They do not act on complex values, since elements are real. Other buffers are tables and masks: nothing moves
+        them, and their values are not used, since another checkpoint may have others.
         """
         value = self.program.values[ref.id]
         vector = value.dtype.is_floating_point and sum(n > 1 for n in value.shape) == 1
@@ -190,7 +190,7 @@ class Engine(Algebra):
 
 
 def _uniform(data: torch.Tensor | None, shape: tuple[int, ...]) -> tuple[list[bool], bool]:
-    """Along which dimensions a constant does not change, and whether it is all zero."""
+    """The dimensions along which a constant does not vary, and whether it is all zero."""
     if data is None or not data.numel():
         return [False] * len(shape), data is not None
     flat = [bool((data == data.narrow(i, 0, 1)).all()) for i in range(data.dim())]
@@ -198,7 +198,7 @@ def _uniform(data: torch.Tensor | None, shape: tuple[int, ...]) -> tuple[list[bo
 
 
 def _identity(data: torch.Tensor | None, flat: list[bool]) -> int:
-    """Rank of a matrix that stays if rows and columns permute together, alike along all other axes; 0 for others."""
+    """Rank of a matrix, constant along other axes, that is unchanged if rows and columns permute together; else 0."""
     varying = [i for i, still in enumerate(flat) if not still]
     if data is None or len(varying) != 2 or data.shape[varying[0]] != (rank := data.shape[varying[1]]):
         return 0

@@ -1,6 +1,6 @@
 """Exact linear algebra over the rationals (positive scales) and over F2 (signs).
 
-Equations for the scales, signs and variances of parameter axes, which are their unknowns.
+The unknowns of the equations are the scales, signs and variances of parameter axes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ class RationalEquations:
         return form
 
     def add(self, form: Mapping) -> bool:
-        """Add ``form = 0``; tell whether it says something new."""
+        """Add ``form = 0``; returns whether it is new."""
         form = self.reduce(form)
         if not form:
             return False
@@ -58,13 +58,13 @@ class RationalEquations:
 
 
 class BinarySpan:
-    """Sums over F2 of words, kept in echelon form as they arrive; bit ``k`` of a number is entry ``k`` of a word.
+    """Span of words over F2, kept in echelon form as they arrive; bit ``k`` of a number is entry ``k`` of a word.
 
-    Along with a word goes a number that is added where the word is: by default the bit of its place among the words.
+    Each word carries a number that is added whenever the word is: by default, the bit of its place among the words.
     """
 
     def __init__(self, words: Iterable[int] = ()) -> None:
-        self._rows: dict[int, tuple[int, int]] = {}  # highest bit -> the word, and what goes along with it
+        self._rows: dict[int, tuple[int, int]] = {}  # highest bit -> the word, and the number it carries
         self._leading = 0
         for k, word in enumerate(words):
             self.add(word, 1 << k)
@@ -75,9 +75,9 @@ class BinarySpan:
         return len(self._rows)
 
     def reduced(self, word: int, along: int = 0) -> tuple[int, int]:
-        """What is left of a word, the same for all words of a coset, and what goes along with it.
+        """The remainder of a word, which is the same for its whole coset, and the number carried along.
 
-        Of equations whose right-hand sides go along, that of a single bit is its value where the free bits are zero.
+        If words carry right-hand sides of equations, a single bit's number is its value when all free bits are zero.
         """
         while known := word & self._leading:
             other, more = self._rows[known.bit_length() - 1]
@@ -85,7 +85,7 @@ class BinarySpan:
         return word, along
 
     def add(self, word: int, along: int = 0) -> bool:
-        """Add a word; tell whether it is no sum of those before."""
+        """Add a word; returns whether it is independent of those before."""
         word, along = self.reduced(word, along)
         if word:
             lead = word.bit_length() - 1
@@ -93,7 +93,7 @@ class BinarySpan:
         return bool(word)
 
     def solutions(self, bits: Iterable[int]) -> list[set[int]]:
-        """A basis of what is orthogonal to all words, on some bits: each vector as the set of bits that are one."""
+        """A basis, on some bits, of the vectors orthogonal to all words, each as the set of its bits that are one."""
         basis: dict[int, set[int]] = {}
         for bit in sorted(bits):
             left = self.reduced(1 << bit)[0]
@@ -105,7 +105,7 @@ class BinarySpan:
 
 
 def bits_of(places: Iterable[int]) -> int:
-    """The word whose bits at some places are one."""
+    """The word with ones at some places."""
     return sum(1 << place for place in places)
 
 
@@ -122,7 +122,7 @@ class System:
     """
 
     def __init__(self) -> None:
-        # leaves of axes of parameters, whose exponents are solved for: tensor, axis and space
+        # leaves of parameter axes whose exponents are the unknowns: tensor, axis and space
         self.unknowns: list[tuple[str, int, int]] = []
         self.log = RationalEquations()
         self.sign = BinarySpan()
@@ -136,11 +136,11 @@ class System:
         return Expr({v: Fraction(1)}, frozenset((v,)), (v, 1))
 
     def sign_is_zero(self, expr: Expr) -> bool:
-        """No sign passes; tell whether that is new."""
+        """Let no sign pass; returns whether that is new."""
         return self.sign.add(bits_of(expr.sign))
 
     def root(self, v: int) -> tuple[int, int]:
-        """The unknown whose variance stands for that of ``v``, and whether it is the same (1) or opposite (-1)."""
+        """The unknown whose variance represents that of ``v``, and whether it is the same (1) or opposite (-1)."""
         parity = 1
         while v in self._turn:
             v, step = self._turn[v]
@@ -148,7 +148,7 @@ class System:
         return v, parity
 
     def relate(self, a: Expr, b: Expr, parity: int) -> None:
-        """Both axes scale and turn alike (1), or what one does the other undoes (-1), as where they are summed."""
+        """Make two axes transform alike (1), or inversely to each other (-1), as axes that are contracted do."""
         self.log.add((a + b.power(-parity, True)).log)
         self.sign.add(bits_of(a.sign ^ b.sign))
         if a.turn is None or b.turn is None:

@@ -1,16 +1,16 @@
 """Dependences among spaces, and between them and the outputs.
 
-Parents: a space has an element of its own for every unit of its parents. It depends on every space that accompanies it
-in each tensor that carries it, unless an operation mixes units of the companion, or the companion occurs twice so that
-it is not clear which occurrence is meant. It is clear where the companion stands before the space on the same axis, and
-no other tensor put it there. A tensor that a held space leaves as it is, such as a table of rotary angles, asks nothing
-of it. Adjacent segments that always lie side by side are one space.
+Parents: a space has its own element for every unit of its parents. It depends on every space that accompanies it in
+each tensor that carries it, unless an operation mixes units of the companion, or the companion occurs twice and it is
+ambiguous which occurrence is meant. It is unambiguous if the companion stands before the space on the same axis and no
+other tensor put it there. A tensor that a held space leaves unchanged, such as a table of rotary angles, makes no
+demands on it. Adjacent segments that always lie side by side are one space.
 
-Influence: moving parameter slices that the outputs do not depend on would be wrong as soon as another input, a longer
-sequence or another path reads them. From the outputs backwards, a call that only moves entries passes on the spaces of
-its result that matter; any other call adds those of its arguments that do not reach its result.
+Influence: moving parameter slices on which the outputs do not depend would be wrong as soon as another input, a longer
+sequence or another path reads them. Going back from the outputs, a call that only moves entries passes on the relevant
+spaces of its result; any other call adds the spaces of its arguments that do not reach its result.
 
-Other paths: a host read may have decided which modules ran. There a parameter that was not read may meet whatever its
+Other paths: a host read may have decided which modules ran. Then a parameter that was not read may meet whatever its
 module, or the module that would call it, can see. All that is fixed.
 """
 
@@ -35,9 +35,9 @@ def dependences(
 ) -> dict[int, list[int]]:
     """The parents of every space, outermost first.
 
-    ``rank`` holds the spaces that parameters carry, with the order in which they first appear; ``mixed`` and ``beside``
-    see ``Algebra``; ``held`` those whose units keep their places, so that they act on nothing where they have no scale;
-    ``still`` those that never act: they are parents alone.
+    ``rank`` holds the spaces that parameters carry, with their order of first appearance; for ``mixed`` and ``beside``
+    see ``Algebra``. Units of ``held`` spaces keep their places, so that these act on nothing without a scale; ``still``
+    spaces never act and are only parents.
     """
     found: dict[int, set[int]] = {}
     for axes in tensors:
@@ -79,13 +79,13 @@ def _companions(
 
 
 def _opened(axis: Axis) -> Axis:
-    """An axis with all that it is one rearrangement of, for which the order of rows is nothing."""
+    """An axis with rearrangements opened, since the order of rows does not matter here."""
     parts = ((f, f.parts if isinstance(f, Segments) else ()) for f in axis)
     return tuple(inner for f, own in parts for inner in (_opened(own[0]) if len(own) == 1 else (f,)))
 
 
 def _tally(axis: Axis) -> Counter:
-    """Occurrences of spaces; what is inside segments is there in some blocks only, and counts as unclear."""
+    """Occurrences of spaces; those inside segments occur in some blocks only, and count as ambiguous."""
     count: Counter = Counter()
     for factor in axis:
         if isinstance(factor, Slot):
@@ -128,14 +128,14 @@ def always_siblings(tensors: Iterable[Sequence[Axis]]) -> list[list[int]]:
             for space, place in _places(axis, (number, dim)):
                 known = seen.setdefault(space, set())
                 if place in known and place[0] != "alone":
-                    repeated.add(space)  # twice in one concatenation: which of its siblings belongs to which?
+                    repeated.add(space)  # twice in one concatenation: it is ambiguous which siblings belong together
                 known.add(place)
     groups = by_key((frozenset(places), space) for space, places in seen.items() if space not in repeated)
     return [sorted(spaces) for spaces in groups.values() if len(spaces) > 1]
 
 
 def _places(axis: Axis, path: tuple) -> Iterator[tuple[int, Any]]:
-    """Occurrences of every space: a whole segment is known by its outermost concatenation, others by the space."""
+    """Occurrences of every space: a whole segment is identified by its outermost concatenation, others by the space."""
     for i, factor in enumerate(axis):
         if isinstance(factor, Slot):
             yield factor.space, ("alone", factor.space)
@@ -148,11 +148,11 @@ def _places(axis: Axis, path: tuple) -> Iterator[tuple[int, Any]]:
                     yield from _places(part, path if alone else (*path, i, k))
 
 
-Demand = tuple[set[int], set[int]]  # the spaces that something depends on, and those that some call multiplied by zeros
+Demand = tuple[set[int], set[int]]  # spaces that something depends on, and spaces that some call multiplied by zeros
 
 
 def demands(engine: Engine) -> dict[int, Demand]:
-    """The spaces that influence outputs or host reads, by value; values without influence are left out."""
+    """The spaces that influence outputs or host reads, by value; values without influence are omitted."""
     found: dict[int, Demand] = {}
 
     def ask(ref: Ref, *more: set[int]) -> None:
@@ -182,7 +182,7 @@ def demands(engine: Engine) -> dict[int, Demand]:
 
 
 def beside(axis: Axis, idle: set[int]) -> Iterator[Slot]:
-    """Every slot of an axis but those of segments that lie beside the idle ones."""
+    """Every slot of an axis except those of segments beside the idle ones."""
     for factor in axis:
         if isinstance(factor, Segments) and any(s.space in idle for s in slots((factor,))):
             for part in factor.parts:
@@ -199,7 +199,7 @@ _WRITES = aten("constant_pad_nd slice_scatter select_scatter as_strided_scatter"
 
 
 def fix_unseen(engine: Engine, unread: Iterable[str]) -> None:
-    """Fix what ``unread`` parameters and buffers may meet on another path; nothing where there is only one path."""
+    """Fix all that ``unread`` parameters and buffers may meet on another path, if there is more than one path."""
     program = engine.program
     if not program.reads:
         return

@@ -1,6 +1,6 @@
-"""Unification of axes: aligning two, slicing one, taking rows in an order, splitting one into factors.
+"""Unification of axes: aligning two, slicing one, taking rows in a given order, splitting one into factors.
 
-Where the forms differ, spaces split until they agree; where they cannot agree, ``Misfit`` is raised and the caller
+If the forms differ, spaces split until they agree; if they cannot agree, ``Misfit`` is raised and the caller
 fixes what is involved.
 """
 
@@ -39,7 +39,7 @@ class Misfit(Exception):
 def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
     """Align two axes of one length and combine them leaf by leaf; spaces are united and split as needed.
 
-    ``pair`` gets the two leaves (of one space, or at least one of them flat) and returns the combined one.
+    ``pair`` takes the two leaves (of one space, or at least one of them flat) and returns the combined leaf.
 
     Raises:
         Misfit: If the factors cannot be lined up.
@@ -70,7 +70,7 @@ def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
 
 
 def spans(parts: Iterable[Axis]) -> Iterator[tuple[int, int, Axis]]:
-    """Axes that are put together, each with the rows ``start:stop`` that it is of the whole."""
+    """Axes that are concatenated, each with its rows ``start:stop`` in the whole."""
     stop = 0
     for part in parts:
         start, stop = stop, stop + axis_size(part)
@@ -108,10 +108,10 @@ def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
 
 
 def take(pool: Pool, axis: Axis, rows: Sequence[int]) -> Axis:
-    """Some rows of an axis, none of them twice, in a given order.
+    """Some rows of an axis, none twice, in a given order.
 
     Raises:
-        Misfit: If they cut through a product.
+        Misfit: If the rows cut through a product.
     """
     axis = pool.resolve(axis)
     if (whole := ordered(axis)) is not None:
@@ -138,8 +138,8 @@ def take(pool: Pool, axis: Axis, rows: Sequence[int]) -> Axis:
 def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair, places: Places) -> list[Axis]:
     """Write an axis as a row-major product of axes of given sizes (outermost first).
 
-    ``equal`` makes two leaves alike, where segments must share an inner factor; ``places`` gives the axis of their
-    places where this is all that is left of them.
+    ``equal`` makes two leaves alike, if segments must share an inner factor; ``places`` gives the axis of positions
+    if nothing else is left of the segments.
 
     Raises:
         Misfit: If a factor straddles two of the sizes.
@@ -176,19 +176,19 @@ def factor_out(pool: Pool, factor: Segments, inner: int, equal: Pair, places: Pl
         run.append(part)
         whole = segments(run)
         if axis_size(whole) % inner:
-            continue  # it is a unit together with the next ones
+            continue  # it forms a unit together with the next ones
         if len(run) > 1 and axis_size(whole) != inner:
             raise Misfit
         head, tail = split_axis(pool, whole, (axis_size(whole) // inner, inner), equal, places)
         outer.append(head)
         shared, run = tail if shared is None else zip_axes(pool, shared, tail, equal), []
     if run or (not all(outer) and any(outer)):
-        raise Misfit  # a segment of one unit beside others: its place would be all that is left of it
+        raise Misfit  # a segment of one unit beside others: only its position would be left
     return pool.resolve((*(segments(outer) if all(outer) else places(len(outer))), *(shared or ())))
 
 
 def _current(pool: Pool, axis: Axis) -> Axis:
-    """``axis`` with split spaces replaced by their pieces; flat neighbours stay as they were split."""
+    """``axis`` with split spaces replaced by their pieces; adjacent flat factors stay split."""
     return tuple(piece for factor in axis for piece in pool.resolve((factor,)))
 
 
@@ -207,18 +207,18 @@ def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
 
 
 def _rearranged(pool: Pool, x: Ordered, y: Factor, pair: Pair) -> Axis:
-    """Combine a rearrangement with a factor of its length: part by part, each with the rows of the other beside it."""
+    """Combine a rearrangement with a factor of its length: part by part, each with the other's matching rows."""
     own, others = ({s.space for s in slots((factor,))} for factor in (x, y))
     same = isinstance(y, Ordered) and y.order == x.order
     if isinstance(y, Slot) and y.space not in own:
         pool.expand(y.space, "order", inverse(x.order))
         (y,), same = pool.resolve((y,)), True
-    if same or isinstance(y, Flat):  # rows beside each other are so in any order
+    if same or isinstance(y, Flat):  # matching rows match in any order
         other = segments([*y.parts]) if isinstance(y, Ordered) else (y,)
         return rearranged(zip_axes(pool, segments([*x.parts]), other, pair), x.order)
     if own & others:
         if has_flat((x,)):
-            raise Misfit  # which of the rows are units of the other, the rearrangement does not say
+            raise Misfit  # the rearrangement does not say which rows are units of the other
         pool.clashes += [(x,), (y,)]
         return bare((x,))
     place = inverse(x.order)
@@ -227,7 +227,7 @@ def _rearranged(pool: Pool, x: Ordered, y: Factor, pair: Pair) -> Axis:
 
 
 def _opened(pool: Pool, factor: Ordered) -> Axis:
-    """One axis in another order as an axis: its space gets that order, or factors of a product change places."""
+    """A rearranged axis as an axis: its space acquires that order, or factors of a product are transposed."""
     if len(factor.parts) > 1:
         raise Misfit
     (inner,) = factor.parts
@@ -246,20 +246,20 @@ def _misfit(*_: object) -> NoReturn:
 
 
 def _piecewise(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
-    """Combine two axes of one length, of which one starts with segments, piece by piece."""
+    """Combine two axes of equal length, one of which starts with segments, piece by piece."""
     cuts = sorted({*_boundaries(a), *_boundaries(b)})
     return segments([zip_axes(pool, x, y, pair) for x, y in zip(_cut(pool, a, cuts), _cut(pool, b, cuts))])
 
 
 def _cut(pool: Pool, axis: Axis, cuts: Sequence[int]) -> list[Axis]:
-    """The pieces of an axis between neighbouring cuts, which are in order and begin and end with the axis."""
+    """The pieces of an axis between neighbouring cuts, which are sorted and include both ends of the axis."""
     axis = pool.resolve(axis)
     if len(axis) == 1 and isinstance(axis[0], Slot) and len(cuts) > 2:
         pool.expand(axis[0].space, "sum", tuple(stop - start for start, stop in pairwise(cuts)))
         axis = pool.resolve(axis)
     parts = concatenated(axis)
     ends = [0, *accumulate(axis_size(p) for p in parts)]
-    if not parts or not {*ends} <= {*cuts}:  # another axis may hold the same spaces, and was cut elsewhere
+    if not parts or not {*ends} <= {*cuts}:  # another axis may carry the same spaces and have been cut elsewhere
         return [slice_axis(pool, axis, start, stop) for start, stop in pairwise(cuts)]
     pieces: list[Axis] = []
     for part, (at, end) in zip(parts, pairwise(ends)):
@@ -276,7 +276,7 @@ def _boundaries(axis: Axis) -> list[int]:
 
 
 def _equal_heads(a: Axis, b: Axis) -> tuple[Axis, Axis, Axis, Axis]:
-    """The shortest prefixes of equal length, and what follows them."""
+    """The shortest prefixes of equal length, and the remainders."""
     i = j = 1
     while (size_a := axis_size(a[:i])) != (size_b := axis_size(b[:j])):
         if size_a < size_b and i < len(a):

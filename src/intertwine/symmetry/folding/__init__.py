@@ -1,1 +1,1 @@
-"""Changes of gauge that any architecture admits: norms, biases and means folded, along the recorded run."""
+"""Gauge changes that any architecture admits: norms, biases and means, folded along the recorded run."""

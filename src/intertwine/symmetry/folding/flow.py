@@ -1,10 +1,10 @@
 """Propagation of affine changes ``old = factor * new + offset`` through a program, entry by entry.
 
-A change passes operations that only move entries, sums, and attention along the values; a linear map with a parameter
-as its weight absorbs it: ``W' = W diag(factor)`` and ``b' = b + W offset``. Anything else stops it, and is named.
+A change passes operations that only move entries, sums, and the values of attention. A linear map whose weight is a
+parameter absorbs it: ``W' = W diag(factor)`` and ``b' = b + W offset``. Anything else stops it and is reported.
 
-A parameter may be read by several calls (tied embeddings, a module that runs twice). An update of it keeps the function
-only if all of its readers require the same one, entry by entry.
+A parameter may be read by several calls (tied embeddings, a module that runs twice). Updating it keeps the function
+only if all of its readers require the same update, entry by entry.
 """
 
 import heapq
@@ -22,26 +22,26 @@ from ...programs.operations import LINEAR, aten
 from ...programs.program import float64_handler, run_call
 
 MOVES = operations.REARRANGEMENTS | operations.PARTS | operations.REPEATS | aten("cat stack flip")
-"""Operations that put entries elsewhere, or cast them, and compute nothing."""
+"""Operations that move or cast entries and compute nothing."""
 
 
 class Obstacle(Exception):
-    """A change that cannot be propagated, with the reason in words and where it stops."""
+    """A change that cannot be propagated, with the reason in words and the place where it stops."""
 
     def __init__(self, reason: str, call: Call | None = None, parameter: str = "") -> None:
         super().__init__(reason)
-        self.call, self.parameter = call, parameter  # whose readers disagree, if they do
-        self.through_attention = self.centred = False  # what it had passed, or lost to a layer norm, before
+        self.call, self.parameter = call, parameter  # the parameter whose readers disagree, if any
+        self.through_attention = self.centred = False  # what it had passed before, or lost to a layer norm
 
 
 def close(a: Tensor, b: Tensor) -> bool:
-    """Whether numbers are equal but for rounding."""
+    """Whether numbers are equal up to rounding."""
     return not a.numel() or torch.equal(a, b) or bool(((a - b).abs() <= 1e-9 * a.abs().amax()).all())
 
 
 @dataclass(frozen=True)
 class View:
-    """A value made of entries of one parameter, or of another source: the index of each, int64."""
+    """A value composed of entries of one parameter or other source: the index of each entry, int64."""
 
     source: str
     entries: Tensor
@@ -51,33 +51,33 @@ _Update = tuple[View, int, Tensor, Tensor]  # entries, position of the call, fac
 
 
 class Graph:
-    """The use-def graph of a program: readers and makers of its values, and which are entries of parameters."""
+    """The use-def graph of a program: the readers and makers of its values, and which values are parameter entries."""
 
     def __init__(self, program: Program, state: Mapping[str, Tensor]) -> None:
         self.program, self.state = program, dict(state)
         self.outputs = {ref.id for ref in program.outputs}
-        self.updates: list[_Update] = []  # that calls require, in the order in which they were found
+        self.updates: list[_Update] = []  # updates that calls require, in the order found
 
     def making(self) -> Iterator[tuple[int, Call, Ref]]:
-        """Calls that make something, in the order in which they ran: position, call and first output."""
+        """Calls that produce something, in running order: position, call and first output."""
         for position, call in enumerate(self.program.calls):
             if call.outputs and (out := call.outputs[0]) is not None:
                 yield position, call, out
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
-        """Number of every value to the positions of the calls that read it."""
+        """Positions of the calls that read each value, by its number."""
         return by_key(
             (number, k) for k, call in enumerate(self.program.calls) for number in {r.id for r in call.inputs}
         )
 
     @cached_property
     def makers(self) -> dict[int, Call]:
-        """Number of every value to the call that made it."""
+        """The call that made each value, by its number."""
         return makers(self.program.calls)
 
     def carried(self, start: Mapping[int, View]) -> dict[int, View]:
-        """Some values, and all that calls make of the entries of one of them by moving these about."""
+        """Some values, and all that calls derive from one of them by only moving its entries."""
         found = dict(start)
         for call in self.program.calls:
             if call.op not in MOVES or not all(ref.id in found for ref in call.inputs):
@@ -92,17 +92,17 @@ class Graph:
 
     @cached_property
     def views(self) -> dict[int, View]:
-        """Number of every value that is made of entries of one parameter to these entries."""
+        """The parameter entries of each value that is composed of entries of one parameter, by its number."""
         numbered = {name: torch.arange(tensor.numel()).view_as(tensor) for name, tensor in self.state.items()}
         return self.carried({self.program.states[name].id: View(name, rows) for name, rows in numbered.items()})
 
     def held(self, view: View) -> Tensor:
-        """The numbers of a view, float64."""
+        """The numbers of a view, in float64."""
         return self.state[view.source].flatten()[view.entries]
 
     @cached_property
     def uses(self) -> dict[str, list[tuple[View, int]]]:
-        """Name of every parameter to its views and the positions of the calls that compute with them; -1: returned."""
+        """Views of every parameter and the positions of the calls that compute with them, by name; -1 if returned."""
         found: dict[str, list[tuple[View, int]]] = {}
         for number, view in self.views.items():
             for position in self.readers.get(number, ()):
@@ -113,18 +113,18 @@ class Graph:
         return found
 
     def origin(self, ref: Ref) -> tuple[Ref, Call | None]:
-        """The value behind the casts and views that a value was made by, and the call that made it."""
+        """The value behind the casts and views of a value, and the call that made it."""
         while (call := self.makers.get(ref.id)) is not None and call.op in MOVES and len(call.inputs) == 1:
             ref = call.inputs[0]
         return ref, call
 
     def require(self, view: View, position: int, factor: Tensor | float, offset: Tensor | float) -> None:
-        """Note the update ``new = factor * old + offset`` that a call requires of the entries of a view."""
+        """Record the update ``new = factor * old + offset`` that a call requires of the entries of a view."""
         wide = lambda number: torch.as_tensor(number, dtype=torch.float64)
         self.updates.append((view, position, wide(factor), wide(offset)))
 
     def settled(self, first: int = 0) -> dict[str, Tensor]:
-        """The parameters that updates, from the one numbered ``first`` on, change; their readers must agree."""
+        """The parameters changed by the updates from number ``first`` on; their readers must agree."""
         names = dict.fromkeys(update[0].source for update in self.updates[first:])
         new = {name: self._new(name) for name in names}
         return {name: tensor for name, tensor in new.items() if not torch.equal(tensor, self.state[name])}
@@ -144,7 +144,7 @@ class Graph:
             known = ~factors[at].isnan()
             before = (factors[at].where(known, wanted[0]), offsets[at].where(known, wanted[1]))
             factors[at], offsets[at] = wanted
-            after = factors[at], offsets[at]  # one entry, two updates
+            after = factors[at], offsets[at]  # two updates of one entry
             if not all(close(one, other) for one, other in zip((*wanted, *wanted), (*before, *after))):
                 other = "whoever calls the model" if position < 0 else self.program.calls[position].where
                 raise Obstacle(f"{name} is also read by {other}", self.program.calls[updates[0][1]], name)
@@ -152,7 +152,7 @@ class Graph:
         for view, _ in self.uses.get(name, ()):
             read[view.entries.flatten()] = True
         if not bool(read.all()) and bool(((factors != 1) & ~factors.isnan() | (offsets != 0)).any()):
-            # a longer input, or another path, reads the rest as it was
+            # a longer input or another path still reads the unchanged rest
             raise Obstacle(f"this run does not read all of {name}: give Examples that do", None, name)
         factors = torch.where(factors.isnan(), 1.0, factors)
         return (old.flatten() * factors + offsets).reshape(old.shape)
@@ -178,21 +178,21 @@ class Change:
 
 @dataclass
 class Flow:
-    """One propagation: from the values at which changes start until linear maps have absorbed all of them."""
+    """One propagation: from the values where changes start until linear maps have absorbed all of them."""
 
-    graph: Graph  # The program, its readers and views, and what readers of parameters require
-    extend: Callable[[str], bool] = lambda module: False  # Whether the module of that name may get a bias that it lacks
+    graph: Graph  # The program, its readers and views, and the updates that readers of parameters require
+    extend: Callable[[str], bool] = lambda module: False  # Whether the named module may get a bias that it lacks
     absorb: bool = True  # Whether linear maps absorb changes; otherwise they stop them
-    # A value of mean one: rows of weights that read it take what a bias would, where there is none
+    # A value of mean one: weight rows that read it take what a missing bias would
     mean_one: Ref | None = None
-    # The biases that linear layers without one would need: module and numbers
+    # The biases needed by linear layers that have none: module and numbers
     biases: list[tuple[str, Tensor]] = field(default_factory=list)
     through_attention: bool = False
     centred: bool = False
     _changes: dict[int, Change] = field(default_factory=dict)
     _waiting: list[int] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
-    _position: int = 0  # of the call at work
+    _position: int = 0  # of the current call
 
     def put(self, ref: Ref, change: Change) -> None:
         """Start a change at a value."""
@@ -227,9 +227,9 @@ class Flow:
         return isinstance(ref, Ref) and ref.id in self._changes
 
     def _pass(self, call: Call) -> None:
-        """A change passes what makes an affine change of the result of it, the same whatever the other numbers are.
+        """Pass a change through a call that turns it into an affine change of its result, whatever the other numbers.
 
-        Where linear maps do not absorb, what they make of some numbers stands for all.
+        If linear maps do not absorb, their effect on some numbers represents all.
 
         Raises:
             Obstacle: If it does not pass.
@@ -254,7 +254,7 @@ class Flow:
         self.centred |= norm
 
     def _tried(self, call: Call) -> Iterator[tuple[Tensor, Tensor]]:
-        """Factor and offset of every result: told by ones, and by random numbers, and true of others."""
+        """Factor and offset of every result: found with ones and with random numbers, and checked on others."""
         results = []
         for draw in range(3):
             new = {ref.id: self._numbers(call, ref, draw) for ref in call.inputs}
@@ -262,7 +262,7 @@ class Flow:
             try:
                 old = {**new, **{n: c.factor * new[n] + min(draw, 1) * c.offset for n, c in changes.items()}}
                 results.append([run_call(call, numbers, float64_handler) for numbers in (old, new)])
-            except RuntimeError as error:  # it takes no such numbers, or as many of them as the data say
+            except RuntimeError as error:  # it refuses such numbers, or needs a data-dependent count of them
                 raise Obstacle(f"{call.where} reads it", call) from error
         for (top, old, again), (bottom, new, other) in zip(*(zip(*some) for some in zip(*results))):
             factor = torch.where(bottom == 0, 1.0, top / bottom)
@@ -274,7 +274,7 @@ class Flow:
             yield factor, offset
 
     def _numbers(self, call: Call, ref: Ref, draw: int) -> Tensor:
-        """Numbers in the place of a value: ones, or random ones, which sum to one where a softmax made them."""
+        """Numbers in place of a value: ones, or random numbers, which sum to one if a softmax made the value."""
         value, changed = self.graph.program.values[ref.id], self._changed(ref)
         if not draw and value.dtype.is_floating_point:
             minus = call.op == "aten::sub" and ref == call.args["other"]
@@ -294,7 +294,7 @@ class Flow:
         return self.graph.carried({source.id: View("", shares)})[ref.id].entries
 
     def _taken(self, call: Call, offset: Tensor) -> Tensor:
-        """What is left of an offset where a parameter that is added may take it in."""
+        """What remains of an offset after a parameter that is added has absorbed its share."""
         beside = [r for r in call.inputs if r.id in self.graph.views and not self._changed(r)]
         if not (self.absorb and call.op in ("aten::add", "aten::sub") and beside and bool((offset != 0).any())):
             return offset
@@ -313,7 +313,7 @@ class Flow:
         if first is None or not self._changed(call.args["self"]) or self._changed(first):
             raise Obstacle(f"{call.where} picks from it", call)
         picked = self.graph.program.values[first.id]
-        axes = len(picked.shape) if picked.dtype in (torch.bool, torch.uint8) else 1  # a mask stands for all of its own
+        axes = len(picked.shape) if picked.dtype in (torch.bool, torch.uint8) else 1  # a mask replaces all of its axes
         change = self._of(call.args["self"])
         if not all(
             close(t, t.narrow(d, 0, 1)) for t in (change.factor, change.offset) for d in range(axes) if t.numel()
@@ -341,7 +341,7 @@ class Flow:
             raise Obstacle(f"{call.where} reads it with other factors at other places", call)
         wide = [n if d == summed % len(shape) or (batched and d == 0) else 1 for d, n in enumerate(shape)]
         taken = torch.zeros(())
-        if change.shifts:  # ``W offset`` is added to the bias, or is a new one
+        if change.shifts:  # ``W offset`` is added to the bias, or becomes a new one
             if call.op == "aten::_grouped_mm" or transposed or any(call.args.get("padding") or ()):
                 raise Obstacle(f"{call.where} cannot take an offset in", call)
             held = self.graph.held(view)
@@ -368,12 +368,12 @@ class Flow:
 
 _PASSED = LINEAR.keys() | operations.SCALED_DOT_PRODUCTS | operations.LAYER_NORMS
 _PASSED |= aten("add sub mul div mean sum embedding")
-"""Operations whose results are rational functions of changed numbers, with none of them set apart."""
-_ROUNDING = 1e-12  # by which a factor differs from one, or an offset from zero
+"""Operations whose results are rational functions of the changed numbers and treat all of them alike."""
+_ROUNDING = 1e-12  # tolerance for a factor of one, or an offset of zero
 
 
 def _channels(t: Tensor, channel: int, batched: bool) -> Tensor | None:
-    """Numbers along the channels (and the batch of matrices) where they are the same everywhere else."""
+    """Numbers along the channels (and the batch of matrices), if they are constant along all other axes."""
     t = t.movedim(channel, -1)
     first = t[:, 0] if batched else t.reshape(-1, t.shape[-1])[0]
     spread = first.reshape(len(first), *[1] * (t.ndim - 2), -1) if batched else first

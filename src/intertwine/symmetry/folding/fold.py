@@ -1,9 +1,9 @@
-"""The interpretable gauge of a network: gains of one, biases pushed on, weights without what a norm's mean removes.
+"""The interpretable gauge of a network: unit gains, biases pushed forward, weights without what layer norms remove.
 
-Biases that linear maps alone read are pushed into the bias after them, those of values through attention above all.
+Biases that only linear maps read are pushed into the bias after these, above all those of values through attention.
 
 A layer norm subtracts the mean of its input, so a multiple of the vector of ones may be added to whatever is written
-into a stream that nothing else reads; and to the rows that read its result, where it has neither gain nor bias.
+into a stream that nothing else reads, and to the rows that read its result if it has neither gain nor bias.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ from .rewriter import Outcome, Rewriter
 
 @dataclass(frozen=True)
 class Kept:
-    """A tensor that stays as it is: its name, and why it cannot be folded."""
+    """A tensor that stays unchanged: its name, and why it cannot be folded."""
 
     tensor: str
     reason: str
@@ -46,12 +46,12 @@ class Fold(Result):
     """The result of ``fold``.
 
     Attributes:
-        changed: Every tensor that has other numbers, with the steps that changed it (``"norms"``, ``"biases"``,
+        changed: Every tensor with new numbers, and the steps that changed it (``"norms"``, ``"biases"``,
             ``"center"``, ``"heads"``).
-        kept: Gains and biases that stay, and why.
-        added: Tensors that the folded model has more: weights that were tied, biases that were not there.
-        proof: The new function against the old one in float64, with a control that must fail.
-        certified: For which inputs the function is the same, in words.
+        kept: Gains and biases that stay, with the reason.
+        added: Extra tensors of the folded model: weights that were tied, and biases that did not exist.
+        proof: Comparison of the new function with the old one in float64, with a control that must fail.
+        certified: The inputs on which the function is certified to be the same, in words.
         model: The folded model, of the same class.
 
     Examples:
@@ -73,7 +73,7 @@ class Fold(Result):
     model: Any = field(default=None, metadata=UNSAVED)
 
     def summary(self) -> str:
-        """How much was changed, the proof, and what stays as it is."""
+        """What was changed, the proof, and what stays unchanged."""
         proof = self.proof
         said = f"function kept to {proof.error:.1e} (negative control {proof.control:.1e})"
         nothing = f"{_NOTHING}{', or kept for the reasons below' if self.kept else ''}"
@@ -103,33 +103,33 @@ def fold(
     extend: bool | Literal["ties"] = True,
     strict: bool = False,
 ) -> Fold:
-    r"""The same function in an interpretable gauge: gains of one, biases pushed on, weights without invisible parts.
+    r"""The same function in an interpretable gauge: unit gains, biases pushed forward, weights without invisible parts.
 
-    Changes are carried through the recorded run, so that nothing is assumed about names. With ``n`` the normalised
-    features, ``g`` a gain and ``b`` a bias, every linear map that reads ``g n + b`` becomes ``W diag(g)`` with the bias
-    ``c + W b``. Biases of values pass attention, whose rows sum to one, into the bias after it; biases that softmax
-    ignores vanish. Where all that reads a stream subtracts its mean, what is written is centred, and so is what reads
-    the centred features.
+    Changes are propagated through the recorded run, so that nothing is assumed about names. With normalised features
+    ``n``, a gain ``g`` and a bias ``b``, every linear map that reads ``g n + b`` becomes ``W diag(g)`` with the bias
+    ``c + W b``. Biases of values pass through attention, whose rows sum to one, into the bias after it; biases that
+    softmax ignores vanish. If every reader of a stream subtracts its mean, the weights that write to the stream are
+    centred, and so are those that read the centred features.
 
     Args:
         model: The model. It is left as it is.
         example_inputs: See ``symmetries``.
         norms: Fold the gains of layer norms and RMS norms.
-        center: Centre what is written to layer norms, and what reads their features.
-        biases: Fold the biases of layer norms, and push biases of values on.
-        heads: Bring every head's values (and queries and keys where nothing else ties them) into balanced bases: the
-            singular vectors of what they pass, largest first, which no rotation of the head changes.
-        extend: Untie weights and add biases to linear layers where a fold needs that. The modules stay of the same
-            classes, but the state dict has more names (``Fold.added``): ``save_pretrained`` refuses where the class
-            would not build them. ``"ties"`` unties only, which every class of transformers can hold.
-        strict: Fail if anything that was asked for cannot be folded.
+        center: Centre the weights that write to layer norms, and those that read their features.
+        biases: Fold the biases of layer norms, and push biases of values forward.
+        heads: Bring every head's values (and its queries and keys, if nothing else ties them) into balanced bases: the
+            singular vectors of the map through the head, largest first, which no rotation of the head changes.
+        extend: Untie weights and add biases to linear layers if a fold needs it. The modules keep their classes, but
+            the state dict gets more names (``Fold.added``): ``save_pretrained`` refuses if the class would not build
+            these tensors. ``"ties"`` only unties, which every class of transformers can represent.
+        strict: Fail if anything requested cannot be folded.
 
     Returns:
         The folded model, what was changed and what could not be, with the numerical proof.
 
     Raises:
-        ValueError: If nothing of a step that was asked for can be folded (biases may stay where ``extend`` adds none
-            to take them), or with ``strict`` not all, naming the obstacle; if the weights are not real numbers.
+        ValueError: If a requested step can fold nothing (biases may stay if ``extend`` adds none to take them) or,
+            with ``strict``, not everything; the obstacle is named. Also if the weights are not real numbers.
         VerificationError: If the function changed.
 
     Examples:
@@ -168,7 +168,7 @@ def fold(
 
 
 def folded(model: nn.Module, example_inputs: Any, extend: bool | Literal["ties"] = True) -> nn.Module:
-    """A network as ``fold`` leaves it: itself where nothing can be folded without a change of its function."""
+    """The network folded by ``fold``, or itself if nothing can be folded without changing its function."""
     try:
         return fold(model, example_inputs, extend=extend).model
     except (ValueError, VerificationError):
@@ -176,7 +176,7 @@ def folded(model: nn.Module, example_inputs: Any, extend: bool | Literal["ties"]
 
 
 def _refuse(outcome: Outcome, steps: list[str], strict: bool, may_stay: tuple[str, ...]) -> None:
-    """Refuse a fold of which a step did nothing of what it was asked for and may not, or with ``strict`` not all."""
+    """Refuse a fold if a step that must do something did nothing or, with ``strict``, did not do everything."""
     for step in steps:
         left = [(tensor, reason) for name, tensor, reason in outcome.kept if name == step]
         idle = step not in outcome.done and (step not in may_stay or not outcome.done)
@@ -190,7 +190,7 @@ def _refuse(outcome: Outcome, steps: list[str], strict: bool, may_stay: tuple[st
 
 
 def _balance_heads(rewriter: Rewriter) -> Outcome:
-    """Bring every general linear space of the network into its balanced basis, an element of its symmetry group."""
+    """Bring every general linear space of the network into its balanced basis, by an element of its symmetry group."""
     sym = symmetries_of(rewriter.program)
     g = element(sym, linear=general_bases(sym, rewriter.graph.state))
     new = moved(sym, g, rewriter.graph.state)
@@ -203,7 +203,7 @@ _BIASES = {op: bias for op, (*_, bias) in LINEAR.items() if bias} | {"aten::add"
 
 
 def push_biases(rewriter: Rewriter) -> Outcome:
-    """Push on every bias that can be, again and again, since one may end in another; those of values may stay."""
+    """Push every bias forward, repeatedly, since one may end in another; biases of values may stay."""
     outcome = Outcome()
     for _ in range(100):
         outcome.kept, moved = [], 0
@@ -225,7 +225,7 @@ _Site = tuple[int, View]
 
 
 def _candidates(graph: Graph) -> dict[str, list[_Site]]:
-    """Vectors that are added along the channels, with the calls that add them."""
+    """Vectors added along the channels, with the calls that add them."""
     found: dict[str, list[_Site]] = {}
     for position, call, _ in graph.making():
         ref = call.args.get(_BIASES.get(call.op, ""))
@@ -236,7 +236,7 @@ def _candidates(graph: Graph) -> dict[str, list[_Site]]:
 
 
 def _segments(graph: Graph, sites: list[_Site]) -> Iterator[Tensor]:
-    """The entries of a bias, in groups that the same calls read: packed queries, keys and values apart."""
+    """The entries of a bias, grouped by the calls that read them: packed queries, keys and values apart."""
     values = graph.state[sites[0][1].source].flatten()
     read = [entries for position, view in sites for entries in _read(graph, position, view.entries)]
     if not read:
@@ -251,7 +251,7 @@ def _segments(graph: Graph, sites: list[_Site]) -> Iterator[Tensor]:
 
 
 def _read(graph: Graph, position: int, entries: Tensor) -> Iterator[Tensor]:
-    """The entries that each call reads which computes with the result."""
+    """The entries read by each call that computes with the result."""
     call = graph.program.calls[position]
     if (out := call.outputs[0]) is not None:
         shape = graph.program.values[out.id].shape
@@ -262,7 +262,7 @@ def _read(graph: Graph, position: int, entries: Tensor) -> Iterator[Tensor]:
 
 
 def _along(numbers: Tensor, shape: tuple[int, ...], op: str) -> Tensor:
-    """Numbers of the channels in the shape of the result."""
+    """Channel numbers in the shape of the result."""
     channel = 1 if op == "aten::convolution" else len(shape) - 1
     return numbers.reshape(-1, *[1] * (len(shape) - channel - 1)).expand(shape)
 
@@ -285,7 +285,7 @@ _ZERO = 1e-9
 
 
 def centre(rewriter: Rewriter) -> Outcome:
-    """Subtract the mean over the stream from what is written to layer norms alone, and from what reads them."""
+    """Subtract the mean over the stream from weights that write to layer norms only, and from those that read them."""
     outcome = Outcome()
     new: dict[str, Tensor] = {}
     for name in list(rewriter.graph.uses):
@@ -318,7 +318,7 @@ def centre(rewriter: Rewriter) -> Outcome:
 
 
 def _start_constant(flow: Flow, *, name: str, axis: int) -> None:
-    """A parameter becomes itself plus something constant along one axis."""
+    """Start the change of a parameter by something constant along one axis."""
     shape = list(flow.graph.state[name].shape)
     shape[axis] = 1
     generator = torch.Generator().manual_seed(axis)
@@ -327,12 +327,12 @@ def _start_constant(flow: Flow, *, name: str, axis: int) -> None:
 
 
 def _readers(graph: Graph) -> Iterator[tuple[int, View, Call]]:
-    """Linear maps that read features of mean zero, with the views of their weights."""
+    """Linear maps that read zero-mean features, with the views of their weights."""
     generator = torch.Generator().manual_seed(0)
     random = lambda ref: torch.randn(graph.program.values[ref.id].shape, generator=generator, dtype=torch.float64)
     start: dict[int, View] = {}
     for _, call, out in graph.making():
-        if call.op in LAYER_NORMS:  # with the gain and bias that it has: as a rule, the mean is not zero
+        if call.op in LAYER_NORMS:  # with its gain and bias, the mean is in general not zero
             held = {r.id: graph.held(graph.views[r.id]) if r.id in graph.views else random(r) for r in call.inputs}
             start[out.id] = View("features", run_call(call, held, float64_handler)[0])
     known = graph.carried(start)

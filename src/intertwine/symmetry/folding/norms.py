@@ -1,7 +1,7 @@
 """Gains and biases of norms, located in a program and folded into the linear maps that read them.
 
-A gain for each unit ties the residual stream to its axes, whereas a norm without gains commutes with rotations, so
-that the stream of the folded network has the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2).
+A gain for each unit ties the residual stream to its axes. A norm without gains commutes with rotations, so that the
+stream of the folded network has the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2).
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ from .rewriter import Outcome, Rewriter
 _NORMS = LAYER_NORMS | RMS_NORMS
 _STATISTICS = aten("rsqrt sqrt linalg_vector_norm clamp_min reciprocal pow")
 NORMALISING = _NORMS | _STATISTICS
-"""Operations of which a program with norms over its last axis has at least one."""
+"""Operations at least one of which occurs in every program with norms over the last axis."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Gain:
     """The gain of a norm as a function of a parameter: ``w``, or ``1 + w``."""
 
     view: View  # The entries of the parameter
-    numbers: Tensor  # The gain, float64; ``1 + w`` for parameters ``w`` that are counted from one
+    numbers: Tensor  # The gain, float64; ``1 + w`` for parameters ``w`` that store the offset from one
     one: float  # The value of the parameter at which the gain is one
     readers: tuple[int, ...]  # Positions of the calls that read the parameter for it
 
@@ -53,7 +53,7 @@ class Norm:
 
 
 def norms(graph: Graph) -> Iterator[Norm]:
-    """Every norm over the last axis with a parameter as gain, in the order in which they ran."""
+    """Every norm over the last axis whose gain is a parameter, in running order."""
     for position, call, out in graph.making():
         if call.op in _NORMS:
             weight, bias = call.args.get("weight"), call.args.get("bias")
@@ -68,7 +68,7 @@ def norms(graph: Graph) -> Iterator[Norm]:
 
 
 def gains_of(model: nn.Module, example_inputs: Any) -> set[float]:
-    """The values at which gains of a model's norms do nothing: 1, and 0 for gains that are written ``1 + w``."""
+    """The values at which the gain parameters of a model's norms do nothing: 1, or 0 for gains ``1 + w``."""
     program = capture_examples(model, example_inputs)
     state = {name: x for name, x in tensors_of(model).items() if x.ndim == 1 and name in program.states}
     return {norm.gain.one for norm in norms(Graph(program, state))}
@@ -88,7 +88,7 @@ def _is_normalised(graph: Graph, ref: Ref) -> bool:
 
 
 def _gain(graph: Graph, ref: Ref, position: int) -> Gain | None:
-    """The gain at a value: entries of a parameter, or numbers computed from one alone."""
+    """The gain at a value: entries of a parameter, or numbers computed from one parameter alone."""
     shape = graph.program.values[ref.id].shape
     if not shape or shape[-1] < 2 or any(n > 1 for n in shape[:-1]):
         return None
@@ -114,7 +114,7 @@ def _gain(graph: Graph, ref: Ref, position: int) -> Gain | None:
 
 
 def fold_norms(rewriter: Rewriter, gains: bool = True, biases: bool = True) -> Outcome:
-    """Fold what can be folded; tied weights that stand in the way are untied where the rewriter may."""
+    """Fold what can be folded; tied weights that stand in the way are untied if the rewriter may."""
     while True:
         outcome, tied = _attempts(rewriter, gains, biases)
         if not any(rewriter.untie(obstacle) for obstacle in tied):
@@ -145,14 +145,14 @@ def _attempts(rewriter: Rewriter, gains: bool, biases: bool) -> tuple[Outcome, l
 
 
 def _start(flow: Flow, *, group: list[Norm], gain: bool, bias: bool) -> None:
-    """The results of the norms without their gains, their biases, or both."""
+    """Start the changes that take gains, biases or both out of the norms' results."""
     for norm in group:
         own = norm.gain.numbers
         shift = torch.zeros_like(own) if norm.bias is None else flow.graph.held(norm.bias).flatten()
         g, b = own if gain else torch.ones_like(own), shift if bias else torch.zeros_like(own)
         for position in norm.gain.readers:
             flow.graph.require(norm.gain.view, position, 0.0 if gain else 1.0, norm.gain.one if gain else 0.0)
-        if norm.bias is not None:  # it stays inside the change of the gain unless it is folded too
+        if norm.bias is not None:  # it stays within the gain's change unless it is folded too
             if gain and not bias and bool(((own == 0) & (shift != 0)).any()):
                 raise Obstacle(f"{norm.gain.view.source} has zeros where the bias has none")
             inside = torch.where(own == 0, 1.0, 1 / torch.where(own == 0, 1.0, own)) if gain else 1.0
@@ -162,10 +162,10 @@ def _start(flow: Flow, *, group: list[Norm], gain: bool, bias: bool) -> None:
 
 
 def level_biases(rewriter: Rewriter) -> None:
-    """Turn biases of layer norms of gain one into ones: what reads them takes the rest, with a bias or without.
+    """Turn biases of unit-gain layer norms into ones: readers take the rest, whether they have a bias or not.
 
-    The result of such a norm has mean zero, so the mean of each row of a weight that reads it is free: with ones added
-    to the result, ``n`` times that mean is a bias.
+    The result of such a norm has mean zero, so the mean of each row of a weight that reads it is free: once ones are
+    added to the result, ``n`` times that mean acts as a bias.
     """
     plain = (norm for norm in norms(rewriter.graph) if norm.centred and bool((norm.gain.numbers == 1).all()))
     for group in by_key((norm.bias.source, norm) for norm in plain if norm.bias is not None).values():
@@ -187,11 +187,11 @@ def _start_levelled(flow: Flow, *, group: list[Norm]) -> None:
 
 @in_usual_mode
 def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
-    """A copy of a model whose RMS norms have gains of one: the same function, with a residual stream that can rotate.
+    """A copy of a model with RMS-norm gains of one: the same function, with a residual stream that can rotate.
 
     A gain is a parameter vector that is its module's only tensor and has a scale of its own. It becomes a constant: the
-    copy has no parameter of that name, so compare and align folded networks with folded networks. Gains that weights
-    elsewhere share, as before an output that is tied to the embedding, stay where they are.
+    copy has no parameter of that name, so compare and align folded networks only with folded networks. Gains tied to
+    weights elsewhere stay, such as those before an output that is tied to the embedding.
 
     Args:
         model: The model. It is left as it is.
@@ -233,9 +233,9 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
 
 
 def rotatable(rewriter: Rewriter) -> tuple[Symmetry, frozenset[str]]:
-    """The symmetry once every norm of gain one divides by a length, as it does in any rotated basis, and adds its bias.
+    """The symmetry, if every norm of gain one divides by a length, as in any rotated basis, and adds its bias.
 
-    Of the spaces that come second, elements keep the function where they keep the vector of ones, ``Q 1 = 1``.
+    On the spaces returned second, elements keep the function if they keep the vector of ones, ``Q 1 = 1``.
     """
     graph = rewriter.graph
     sites = {norm.position: norm for norm in norms(graph) if bool((norm.gain.numbers == 1).all())}
@@ -246,7 +246,7 @@ def rotatable(rewriter: Rewriter) -> tuple[Symmetry, frozenset[str]]:
 
 
 def _without_gains(program: Program, sites: Mapping[int, Norm], shifting: Collection[int]) -> Program:
-    """The run with norms that do not multiply and take no mean; calls of their own add biases that are not zero."""
+    """The run with norms that neither multiply nor take a mean; separate calls add their nonzero biases."""
     calls, values = list[Call](), list(program.values)
     for position, call in enumerate(program.calls):
         plain = position in sites or [call.args.get("weight"), call.args.get("bias")] == [None, None]

@@ -1,6 +1,6 @@
-"""Rewriter of parameters: a float64 copy of a model, changed step by step, and the proof that it is one function.
+"""Rewriter of parameters: a float64 copy of a model, changed step by step, with the proof that the function stays.
 
-Parameters may be untied and biases added; ``from_pretrained`` may not restore such models, and they refuse to be saved.
+Parameters may be untied and biases added. ``from_pretrained`` may not restore such models, so they refuse to be saved.
 """
 
 import copy
@@ -24,7 +24,7 @@ from .flow import Flow, Graph, Obstacle, close
 
 @dataclass
 class Outcome:
-    """Steps of which something could be folded; step, tensor and reason of what stays."""
+    """Steps that folded something; and the step, tensor and reason of everything that stays."""
 
     done: set[str] = field(default_factory=set)
     kept: list[tuple[str, str, str]] = field(default_factory=list)
@@ -32,14 +32,14 @@ class Outcome:
 
 @dataclass
 class Rewriter:
-    """One model whose parameters are rewritten: ``work`` is its copy, in float64 where it runs in float64."""
+    """One model whose parameters are rewritten; ``work`` is its copy, in float64 if its code runs in float64."""
 
     model: nn.Module
     example_inputs: Any
     extend: bool = True  # whether tied weights may be untied
-    biases: bool = True  # whether linear layers without a bias may be given one then
-    changed: dict[str, None] = field(default_factory=dict)  # tensors with other numbers
-    added: dict[str, None] = field(default_factory=dict)  # tensors that the copy has more
+    biases: bool = True  # whether linear layers without a bias may then be given one
+    changed: dict[str, None] = field(default_factory=dict)  # tensors with new numbers
+    added: dict[str, None] = field(default_factory=dict)  # extra tensors of the copy
     _structure: list[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,16 +57,16 @@ class Rewriter:
         self.reread()
 
     def reread(self) -> None:
-        """Begin anew from the copy's weights, after these changed; the program is that of any weights."""
+        """Start again from the copy's changed weights; the program does not depend on the weights."""
         state = {name: t.detach().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
         self.graph = Graph(self.program, {n: t.clone() for n, t in state.items() if n in self.program.states})
         self.new: dict[str, Tensor] = {}
 
     def attempt(self, start: Callable[[Flow], None], absorb: bool = True) -> Flow:
-        """Propagate a change; the updates of parameters that it requires are kept if it is absorbed everywhere.
+        """Propagate a change, and keep the parameter updates that it requires if it is absorbed everywhere.
 
         Raises:
-            Obstacle: If it does not.
+            Obstacle: If it is not.
         """
         held = len(self.graph.updates)
         linear = nn.Linear | nn.Conv1d | nn.Conv2d
@@ -85,7 +85,7 @@ class Rewriter:
         return flow
 
     def settle(self) -> None:
-        """Write the updates into the copy, and begin anew from there."""
+        """Write the updates into the copy, and start again from there."""
         new, biases = self.graph.settled(), self.new
         for name in biases:
             self.build(add_bias, name.removesuffix(".bias"), torch.zeros_like(biases[name]))
@@ -99,7 +99,7 @@ class Rewriter:
         self.changed |= dict.fromkeys(new)
 
     def untie(self, obstacle: Obstacle) -> bool:
-        """Give the parameter at which a change stopped a copy of its own, where it is tied and may get one."""
+        """Untie the parameter at which a change stopped, if it is tied and may be untied."""
         name, module = obstacle.parameter, obstacle.call.module if obstacle.call else ""
         names = [name, *(a for a, target in self.program.aliases.items() if target == name)]
         own = [n for n in names if n.rpartition(".")[0] == module]
@@ -116,26 +116,26 @@ class Rewriter:
         self._structure.append((change, args))
 
     def prove(self) -> Proof:
-        """Compare the outputs with those of the model, and once more with another change of one tensor."""
+        """Compare the outputs with those of the model, and once more with a wrong change of one tensor."""
         proof = self._probe.prove({}, self._wrong())
         if not proof.error <= proof.rtol:
             raise VerificationError(f"the function must stay to {proof.rtol:.1e}. Got an error of {proof.error:.1e}.")
         if self.changed and not proof.control > proof.rtol:
             raise VerificationError(
-                "a negative control must fail. Got outputs that stay when a tensor changes by other numbers: these "
+                "a negative control must fail. Got outputs that stay the same when one tensor changes wrongly: these "
                 "inputs cannot tell anything. Give others, or trained weights."
             )
         return proof
 
     @property
     def certified(self) -> str:
-        """For which inputs the function is the same, in words."""
+        """The inputs on which the function is certified to be the same, in words."""
         return (
             "inputs that take the path of the example" if self.program.reads else "every input of the example's shapes"
         )
 
     def finished(self) -> nn.Module:
-        """A new model with the new weights, in the data types and on the devices of the old one."""
+        """A new model with the new weights, with the dtypes and devices of the old one."""
         twin = copied(self.model)
         forget(twin, self.program.caches)
         for change, args in self._structure:
@@ -157,7 +157,7 @@ class Rewriter:
                 raise Obstacle(f"{module} has no bias to take it a second time")
 
     def _wrong(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """One tensor changed by other numbers of the same size: its change in another order, with other signs."""
+        """One tensor with a wrong change of the same size: its own change with shuffled order and signs."""
         generator = torch.Generator().manual_seed(0)
         live, old = tensors_of(self.work), tensors_of(self.model)
         self._probe.tensors = live
@@ -170,7 +170,7 @@ class Rewriter:
 
 
 def _check(model: nn.Module) -> None:
-    """Refuse what has no numbers to change."""
+    """Refuse models without numbers to change."""
     tensors = tensors_of(model)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, tensor in tensors.items():
@@ -181,7 +181,7 @@ def _check(model: nn.Module) -> None:
 
 
 def untie(model: nn.Module, name: str) -> None:
-    """Untie a parameter in place: it becomes a copy, and ``tie_word_embeddings`` of any configuration ``False``."""
+    """Untie a parameter in place: it becomes a copy, and any configuration gets ``tie_word_embeddings = False``."""
     place, _, last = name.rpartition(".")
     module = model.get_submodule(place)
     tied = getattr(module, last)
@@ -193,7 +193,7 @@ def untie(model: nn.Module, name: str) -> None:
 
 
 def add_bias(model: nn.Module, name: str, numbers: Tensor) -> None:
-    """Give a linear layer without a bias one, in place."""
+    """Give a bias, in place, to a linear layer that has none."""
     module = model.get_submodule(name)
     weight = getattr(module, "weight")  # noqa: B009 - a linear layer
     module.register_parameter("bias", nn.Parameter(numbers.to(weight), requires_grad=bool(weight.requires_grad)))
@@ -204,7 +204,7 @@ Shapes = dict[str, tuple[tuple[int, ...], frozenset[str]]]  # by name: shape, na
 
 @dataclass(frozen=True)
 class Unsaveable:
-    """``save_pretrained`` of a model that its configuration cannot describe."""
+    """Replacement of ``save_pretrained`` for a model that its configuration cannot describe."""
 
     said: str
 
@@ -214,7 +214,7 @@ class Unsaveable:
 
 
 def set_unsaveable(model: nn.Module, said: str) -> None:
-    """Let ``save_pretrained`` refuse with a sentence; with an empty one, let it save again."""
+    """Let ``save_pretrained`` refuse with a message; with an empty one, let it save again."""
     if said:
         setattr(model, "save_pretrained", Unsaveable(said))  # noqa: B010 - a method of the class
     elif isinstance(model.__dict__.get("save_pretrained"), Unsaveable):
@@ -222,7 +222,7 @@ def set_unsaveable(model: nn.Module, said: str) -> None:
 
 
 def refuse_extended(model: nn.Module, added: Collection[str]) -> None:
-    """Let ``save_pretrained`` refuse, in a model and in those that it wraps, where tensors were added in vain."""
+    """Let ``save_pretrained`` refuse, in a model and those it wraps, if added tensors would be lost on saving."""
     for prefix, part in _savers(model, ""):
         own = [name.removeprefix(prefix) for name in added if name.startswith(prefix)]
         lost = misfits(part) if is_configured(part) else own
@@ -243,7 +243,7 @@ def is_configured(model: nn.Module) -> bool:
 
 
 def misfits(model: nn.Module) -> list[str]:
-    """Tensors that the model's class builds from its configuration in another shape, ties otherwise, or not at all."""
+    """Tensors that the model's class builds from its configuration with another shape or other ties, or not at all."""
     wanted, said = shapes(model), built(model)
     return [name for name in {**wanted, **said} if said.get(name) != wanted.get(name)]
 
@@ -256,17 +256,17 @@ def shapes(model: nn.Module) -> Shapes:
 
 
 def built(model: Any, change: Callable[[Any], Any] = lambda config: config) -> Shapes:
-    """Tensors that a model's class builds from its configuration, changed and reloaded; none where it fails."""
+    """Tensors that a model's class builds from its configuration, changed and reloaded; none if it fails."""
     try:
         config = change(copy.deepcopy(model.config))
         with seeded(0), torch.device("meta"):
             return shapes(type(model)(type(config).from_dict(config.to_dict())))
-    except Exception:  # a class may say anything to sizes that do not fit together
+    except Exception:  # a class may raise anything for sizes that do not fit together
         return {}
 
 
 def _savers(model: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """The outermost modules that can be saved, with what their tensors' names begin with."""
+    """The outermost modules that can be saved, with the prefix of their tensors' names."""
     if hasattr(model, "save_pretrained"):
         yield prefix, model
         return

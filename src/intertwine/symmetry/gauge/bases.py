@@ -1,11 +1,11 @@
 """Bases of linear spaces: balanced realisations, as of linear systems, and eigenvectors for orthogonal spaces.
 
-Every general linear space has two forms. The *incoming* one collects what is written into it (for a chain of linear
-maps ``P_l = W_l P_(l-1) W_l^T + b_l b_l^T``, the covariance of the features), the *outgoing* one what is read from it
-(``Q_l = W_(l+1)^T Q_(l+1) W_(l+1)``). A change of basis ``M`` makes ``M P M^T`` and ``M^-T Q M^-1`` of them and leaves
-the eigenvalues of ``P Q`` alone. In the balanced basis both are one diagonal matrix, the singular values of the
-composite map, largest first (Moore, Principal component analysis in linear systems, 1981). A tensor between two linear
-spaces is read through the other space's form, so that neither basis matters to the other.
+Every general linear space has two quadratic forms. The *incoming* one collects what is written into it (for a chain of
+linear maps ``P_l = W_l P_(l-1) W_l^T + b_l b_l^T``, the covariance of the features), the *outgoing* one what is read
+from it (``Q_l = W_(l+1)^T Q_(l+1) W_(l+1)``). A change of basis ``M`` turns them into ``M P M^T`` and ``M^-T Q M^-1``
+and keeps the eigenvalues of ``P Q``. In the balanced basis both are the same diagonal matrix, the singular values of
+the composite map, largest first (Moore, Principal component analysis in linear systems, 1981). A tensor between two
+linear spaces is read through the other space's form, so that neither basis depends on the other.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from ..spaces import Fixed, Space
 from ..symmetry import Symmetry
 
 _RANK = 1e-9  # smallest singular value, relative to the largest, that still counts in float64
-_SEEN = 1e-7  # smallest norm along a unit of a normal basis, relative to the largest, that is not rounding
+_SEEN = 1e-7  # smallest norm along a unit of a normal basis, relative to the largest, that counts as nonzero
 _GOLDEN = 0.6180339887498949
 
 _Roots = dict[tuple[str, int], Tensor]
@@ -27,7 +27,7 @@ _Kept = dict[tuple[str, int], tuple[list[Tensor], Tensor]]
 
 
 def least_passing(tolerance: float) -> float:
-    """The smallest singular value, relative to the largest, that counts where log scales are told to ``tolerance``."""
+    """The smallest relative singular value that counts when log scales are determined to ``tolerance``."""
     return max(_RANK, 10 * tolerance)
 
 
@@ -37,8 +37,8 @@ def general_bases(
     """The matrices ``(p..., n, n)`` of every GL(n) space whose tensors determine its balanced basis.
 
     With roots ``P = A^T A``, ``Q = B^T B`` and ``A B^T = U S V^T`` the basis is ``M = S^(-1/2) V^T B``. Directions that
-    are written but never read, or read but never written, follow; they are made orthonormal, and told apart by a second
-    form with other weights. ``kept`` holds roots that were found before, with their tensors; singular values below
+    are written but never read, or read but never written, come last; they are orthonormalised, and distinguished by a
+    second form with other weights. ``kept`` holds roots found before, with their tensors. Singular values below
     ``rank``, relative to the largest, do not count.
     """
     general = _general(sym)
@@ -61,7 +61,7 @@ def _general(sym: Symmetry) -> dict[str, Space]:
 
 
 def _ends(general: Iterable[str], roots: _Roots) -> dict[str, list[Tensor]]:
-    """For each space with both, the roots of what is written and what is read, all units of the parents in a row."""
+    """Roots of both forms for each space that has both, with all units of the parents in a row."""
     known = (n for n in general if {(n, 1), (n, -1)} <= roots.keys())
     return {n: [_heads(roots[n, v]) for v in (1, -1)] for n in known}
 
@@ -80,7 +80,7 @@ def passing(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def undetermined(sym: Symmetry, state: Mapping[str, Tensor], rank: float = _RANK) -> tuple[str, ...]:
     """General linear spaces whose basis the weights do not determine, in the order of the network.
 
-    Nothing is written there or nothing read, or not all passes through and the rest meets that of another such space.
+    Either nothing is written or read there, or some directions do not pass and meet those of another such space.
     """
     general = _general(sym)
     known = _ends(general, _roots(sym, state, general, 1.0))
@@ -107,7 +107,7 @@ def orthogonal_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -
 def _roots(
     sym: Symmetry, state: Mapping[str, Tensor], general: Mapping[str, Space], power: float, kept: _Kept | None = None
 ) -> _Roots:
-    """For each space and variance a root ``R (p..., r, n)`` of the form ``R^T R`` of the slices of that variance."""
+    """A root ``R (p..., r, n)`` of the form ``R^T R`` of the slices of each variance, for each space."""
     members = {name: list(_members(sym, state, space)) for name, space in general.items()}
     roots: _Roots = {}
     for _ in range(len(general) + 1):
@@ -125,7 +125,7 @@ def _roots(
                     others = (leaf for m in chosen for d, leaf in m.block.carried if d != m.dim)
                     if kept is not None and not any(leaf.space in general and leaf.variance for leaf in others):
                         kept[name, variance] = tensors, root  # it is read through no other form
-        if len(roots) == known:  # this round saw every form
+        if len(roots) == known:  # this round used every form
             break
     return roots
 
@@ -142,7 +142,7 @@ def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
 def _slices(
     state: Mapping[str, Tensor], m: Member, general: Mapping[str, Space], roots: _Roots, power: float
 ) -> Tensor | None:
-    """A tensor as ``(p..., n, rest)``, other linear axes read through their forms; ``None`` where one is unknown."""
+    """A tensor as ``(p..., n, rest)``, other linear axes read through their forms; ``None`` if a form is unknown."""
     x = m.block.read(state[m.tensor]).double()
     if not set(m.space.parents) <= set(m.block.spaces):
         return None
@@ -158,7 +158,7 @@ def _slices(
 
 
 def _weights(size: int, power: float) -> Tensor:
-    """Weights along a fixed axis, all different: equal singular values would leave the basis open."""
+    """Distinct weights along a fixed axis, since equal singular values would leave the basis open."""
     places = torch.arange(size, dtype=torch.float64)
     return (1 + 0.5 * torch.frac(places * _GOLDEN)) ** power if size > 1 else torch.ones(1, dtype=torch.float64)
 
@@ -197,14 +197,14 @@ def _completed(
     second_b: tuple[Tensor, Tensor],
     least: float,
 ) -> Tensor:
-    """The balanced basis of a space, what passes first, then what is only written, only read, or neither."""
+    """The balanced basis of a space: first directions that pass, then those only written, only read, or neither."""
     rows, columns = through
     n = a.shape[1]
     if len(rows) == n:
         return rows
-    aside = torch.eye(n, dtype=torch.float64) - columns @ rows  # projects onto what does not pass
+    aside = torch.eye(n, dtype=torch.float64) - columns @ rows  # projects onto directions that do not pass
     written = _orthonormal(aside @ a.mT, aside @ _weighted(rows, *second_a), least * a.norm(), n - len(rows))
-    free = n - len(rows) - written.shape[1]  # what passes too little to count is written and read: it counts once
+    free = n - len(rows) - written.shape[1]  # what passes too little to count is both written and read: it counts once
     read = _orthonormal(aside.mT @ b.mT, aside.mT @ _weighted(columns.mT, *second_b), least * b.norm(), free).mT
     back = torch.cat([columns, written, aside @ torch.linalg.pinv(read)], 1)
     taken = torch.cat([rows, written.mT, read])
@@ -213,13 +213,13 @@ def _completed(
 
 
 def _weighted(rows: Tensor, x: Tensor, single: Tensor) -> Tensor:
-    """Slices ``x (n, R)``, single ones weighted by the size of what passes of them, which no basis alters."""
+    """Slices ``x (n, R)``, with single ones weighted by the size of their passing part, which no basis alters."""
     size = (rows @ x).square().sum(0) * single
     return x * (1 + size / size.mean().clamp_min(1e-300))
 
 
 def _orthonormal(x: Tensor, second: Tensor, floor: Tensor, most: int) -> Tensor:
-    """Columns ``N``, at most so many, that span ``x`` and make it orthonormal, ``x = N Q``; ``second`` orders them."""
+    """At most ``most`` columns ``N`` that span ``x`` and make it orthonormal, ``x = N Q``; ``second`` orders them."""
     u, s, _ = torch.linalg.svd(x, full_matrices=False)
     rank = min(int((s > floor).sum()), most)
     columns = u[:, :rank] * s[:rank]

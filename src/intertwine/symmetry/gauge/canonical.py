@@ -1,12 +1,12 @@
 """The canonical form of a network: one representative of all its symmetric copies.
 
-Batch norms are the affine maps that they are in eval mode: statistics and gain share one scale between them (``v`` may
-follow it, or the gain), so they are replaced by ``s = gamma / sqrt(v + eps)`` and ``t = beta - s m``, which do not
-depend on who took it (binding correction 3).
+Batch norms become their affine maps in eval mode. Statistics and gain share one scale, which either ``v`` or the gain
+may take, so they are replaced by ``s = gamma / sqrt(v + eps)`` and ``t = beta - s m``, which do not depend on that
+choice (binding correction 3).
 
-Gradient norm and sharpness of a loss there are the same for all copies: rescaled copies of one network have the same
-loss and any gradient norm and sharpness (Dinh et al., 2017). What remains of the symmetry are permutations, signs and
-rotations, which move weights without changing lengths.
+Gradient norm and sharpness of a loss at the canonical form are the same for all copies. Without it, rescaled copies of
+one network have the same loss but any gradient norm and sharpness (Dinh et al., 2017). The remaining symmetries are
+permutations, signs and rotations, which move weights without changing lengths.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,11 +38,11 @@ class Folded:
 
     sym: Symmetry  # Acts on ``state``; it has no batch norms left
     state: dict[str, Tensor]  # Gains hold ``s``, biases ``t``; without a gain the variance holds ``v + eps``
-    means: dict[str, tuple[str, Tensor]]  # For each ``t`` the name of its ``s``, and ``m``
-    pinned: frozenset[str]  # Variances of batch norms without a gain, which canonical forms bring to 1
+    means: dict[str, tuple[str, Tensor]]  # For each ``t``: the name of its ``s``, and ``m``
+    pinned: frozenset[str]  # Variances of batch norms without a gain, which the canonical form brings to 1
 
     def size(self, name: str) -> Tensor:
-        """What rounding is judged by: a tensor, and of each ``t`` what was subtracted, ``|beta| + |s m|``."""
+        """The size against which rounding is judged: the tensor itself, or of a ``t`` its terms, ``|beta| + |s m|``."""
         t = self.state[name]
         if name not in self.means:
             return t
@@ -51,13 +51,13 @@ class Folded:
         return (t + shift).abs() + shift.abs()
 
     def with_gain(self, name: str, gain: Tensor) -> Tensor:
-        """A ``t`` as it would be with another ``s``, its ``beta`` and mean as they are."""
+        """The ``t`` for another ``s``, with ``beta`` and mean unchanged."""
         s, mean = self.means[name]
         return self.state[name] + (self.state[s] - gain) * mean
 
 
 def fold(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float64) -> Folded:
-    """The tensors with a layout on the CPU, in some precision, batch norms folded in float64; others may be shared."""
+    """The tensors with a layout, on the CPU in some precision, with batch norms folded in float64; may share memory."""
     norms = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance, norm.weight, norm.bias)}
     wide = {n: state[n].detach().to("cpu", torch.float64 if n in norms else dtype) for n in sym.layouts if n in state}
     layouts = dict(sym.layouts)
@@ -85,7 +85,7 @@ def fold(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype = torch.
 
 
 def unfold(folded: Mapping[str, Tensor], norms: tuple[BatchNormTensors, ...]) -> dict[str, Tensor]:
-    """Folded weights as a model takes them: mean 0, variance ``1 - eps``, gain ``s`` and bias ``t``."""
+    """Folded weights in the form that a model takes: mean 0, variance ``1 - eps``, gain ``s`` and bias ``t``."""
     state = dict(folded)
     for norm in norms:
         if norm.weight is None:
@@ -97,7 +97,7 @@ def unfold(folded: Mapping[str, Tensor], norms: tuple[BatchNormTensors, ...]) ->
 
 
 def _divided(gain: Axis, variance: Axis) -> Axis:
-    """The layout of ``gamma / sqrt(v + eps)``: scale exponents of the gain minus half of the variance's."""
+    """The layout of ``gamma / sqrt(v + eps)``: scale exponents of the gain minus half those of the variance."""
     if isinstance(gain, Leaf) and isinstance(variance, Leaf):
         scale = tuple(a - b / Fraction(2) for a, b in zip(gain.scale, variance.scale))
         return replace(gain, scale=scale)
@@ -109,28 +109,28 @@ def _divided(gain: Axis, variance: Axis) -> Axis:
 
 
 _ROUNDS = 100  # of bases and scales in turn
-_DEPTH = 8  # rounds from which the next one begins
-_LEAP = 2.0  # largest change of a log scale beyond what the last round made of it
+_DEPTH = 8  # rounds that determine where the next one begins
+_LEAP = 2.0  # largest change of a log scale beyond the last round's result
 _RANK = 1e-8  # singular values of their differences below it, relative to the largest, are rounding
-_CONDITION = 1e4  # of matrices beyond which a basis is better left as it came
-_SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
+_CONDITION = 1e4  # condition number of matrices beyond which a basis is better left alone
+_SETTLED = 1e-9  # log scales, matrix entries and keys closer than this already count as canonical
 
 
 @in_usual_mode
 def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> nn.Module:
-    """A copy of ``model`` in canonical form: equal, up to rounding, for all networks that the symmetries connect.
+    """A copy of ``model`` in canonical form, which is equal, up to rounding, for all of its symmetric copies.
 
-    Scales make the sum of squared weights smallest, bases of linear spaces are balanced realisations, units are ordered
-    by a key, and signs make an odd statistic positive. Batch norms are replaced by their affine map in eval mode (mean
-    0, variance 1 - eps): the function is kept exactly *in eval mode*, while training from there differs.
+    Scales minimise the sum of squared weights, bases of linear spaces are balanced realisations, units are sorted by a
+    key, and signs make an odd statistic positive. Batch norms are replaced by their affine map in eval mode (mean 0,
+    variance 1 - eps): the function is kept exactly *in eval mode*, while training from there differs.
 
-    Two bases of a head whose singular values are equal remain different, and so do weights between two linear spaces
-    that nothing reaches or reads (a purely linear network that widens).
+    Copies may keep different forms if a head has equal singular values, which leave its basis open, or in weights
+    between two linear spaces that nothing reaches or reads (a purely linear network that widens).
 
     Args:
         model: The model. It is left as it is.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
-        sym: The model's symmetry where it is known already.
+        sym: The model's symmetry, if it is already known.
 
     Examples:
         >>> import intertwine as iw
@@ -155,9 +155,9 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
 
 
 def arranged(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[str] = ()) -> Transformation:
-    """The part of the canonical element that orders units and sets their signs, for weights in normal form else.
+    """The part of the canonical element that orders units and sets their signs, for otherwise normalised weights.
 
-    ``ordered`` spaces have their units in order, as singular values leave those of linear spaces.
+    ``ordered`` spaces have sorted units already, as linear spaces sorted by singular values do.
     """
     order = _ordering(sym, state, ordered)
     return signing(sym, {**state, **moved(sym, order, state)}) @ order
@@ -166,10 +166,10 @@ def arranged(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[str
 def balanced(
     folded: Folded, tolerance: float = 1e-12, kinds: Collection[str] = ("scale", "linear"), rotations: bool = True
 ) -> Transformation:
-    """The part of the canonical element that holds its scales and matrices, found for each group of coupled tensors.
+    """The scales and matrices of the canonical element, found separately for each group of coupled tensors.
 
-    The search ends where log scales change by less than ``tolerance``: some digits more than the weights have. Without
-    ``rotations`` matrices are symmetric and positive, which leaves bases as near to the given ones as can be.
+    The search ends when log scales change by less than ``tolerance``, which is finer than the weights' own precision.
+    Without ``rotations``, matrices are symmetric and positive, which keeps bases as near as possible to the given ones.
     """
     sym = folded.sym
     g = identity(sym)
@@ -186,7 +186,7 @@ def balanced(
 
 
 def _group_balanced(folded: Folded, tolerance: float, kinds: Collection[str]) -> Transformation:
-    """The scales and general matrices of tensors that are all coupled."""
+    """The scales and general matrices of one group of coupled tensors."""
     sym, state, bases = folded.sym, folded.state, "linear" in kinds
     rank = least_passing(tolerance)
     names = []  # tensors with a general linear space, if any of them also carries a scale
@@ -198,7 +198,7 @@ def _group_balanced(folded: Folded, tolerance: float, kinds: Collection[str]) ->
     scales = balancing_scales(sym, state, folded.pinned, tolerance, bases=bases) if "scale" in kinds else {}
     kept: dict[tuple[str, int], tuple[list[Tensor], Tensor]] = {}
     rounds: list[tuple[Tensor, Tensor]] = []
-    for _ in range(_ROUNDS if names else 0):  # norms depend on bases and bases on scales
+    for _ in range(_ROUNDS if names else 0):  # norms depend on bases, and bases on scales
         found = general_bases(sym, {**state, **moved(sym, element(sym, scales=scales), state, names)}, kept, rank)
         here = {**state, **moved(sym, _turning(sym, found), state, names)}
         before, scales = scales, balancing_scales(sym, here, folded.pinned, tolerance, scales)
@@ -214,7 +214,7 @@ def _group_balanced(folded: Folded, tolerance: float, kinds: Collection[str]) ->
 
 
 def _ahead(rounds: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Where the next round begins: at the combination of ends whose rounds together move least (Anderson, 1965)."""
+    """The start of the next round: the combination of ends whose rounds together move least (Anderson, 1965)."""
     starts, ends = (torch.stack(some) for some in zip(*rounds))
     turned = (ends - starts).diff(dim=0).mT
     shares = torch.linalg.pinv(turned, rtol=_RANK) @ (ends[-1] - starts[-1])
@@ -223,7 +223,7 @@ def _ahead(rounds: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def _oriented(sym: Symmetry, state: Mapping[str, Tensor], g: Transformation) -> Transformation:
-    """An element and what then brings orthogonal spaces onto their eigenvectors."""
+    """An element, followed by the rotation of orthogonal spaces onto their eigenvectors."""
     for space in sym.spaces:
         if space.group.is_orthogonal:
             basis = orthogonal_basis(sym, {**state, **moved(sym, g, state)}, space)
@@ -232,24 +232,24 @@ def _oriented(sym: Symmetry, state: Mapping[str, Tensor], g: Transformation) -> 
 
 
 def _upright(g: Transformation) -> Transformation:
-    """An element whose matrices ``M`` are the symmetric ones ``(M^T M)^(1/2)``: rotations are taken out."""
+    """An element with each matrix ``M`` replaced by the symmetric ``(M^T M)^(1/2)``, which takes rotations out."""
     for name, e in g.elements.items():
         if e.linear is not None:
             _, sizes, rows = torch.linalg.svd(e.linear)
             if bool((sizes[..., 0] > _CONDITION * sizes[..., -1]).any()):
-                sizes = torch.ones_like(sizes)  # bases as they came: these would take all digits of float32 weights
+                sizes = torch.ones_like(sizes)  # these bases stay: they would use up all digits of float32 weights
             g = with_parts(g, name, linear=rows.mT @ (sizes[..., None] * rows))
     return g
 
 
 def _turning(sym: Symmetry, bases: Mapping[str, Tensor]) -> Transformation:
-    """The element with given matrices; one next to the identity is left out, so that a normal form stays as it is."""
+    """The element with given matrices; those close to the identity are dropped, so that a normal form is unchanged."""
     eye = lambda basis: torch.eye(basis.shape[-1], dtype=torch.float64)
     return element(sym, linear={name: basis for name, basis in bases.items() if not _near(basis, eye(basis))})
 
 
 def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
-    """Refuse a state in which weights are missing, or cannot be compared."""
+    """Refuse a state whose weights are missing or cannot be compared."""
     for name in sym.layouts:
         if name not in state:
             raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")
@@ -257,7 +257,7 @@ def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
 
 
 def comparable(x: Tensor, title: str) -> Tensor:
-    """Weights that can be compared with others: there, dense, not quantised, finite. All others are refused."""
+    """Weights that can be compared with others: present, dense, not quantised, finite. All others are refused."""
     if x.is_meta:
         raise ValueError(f"weights must hold numbers. Got {title} on the meta device: load a checkpoint first.")
     if x.layout != torch.strided or x.is_quantized:
@@ -266,14 +266,14 @@ def comparable(x: Tensor, title: str) -> Tensor:
         )
     if x.is_floating_point() and x.dtype.itemsize < 2:
         raise ValueError(f"weights must have 16 bits or more. Got {x.dtype} in {title}: dequantise first.")
-    finite = bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())  # a sum alone may overflow
+    finite = bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())  # the sum alone may overflow
     if x.is_floating_point() and not finite:
         raise ValueError(f"weights must be finite. Got NaN or infinity in {title}.")
     return x
 
 
 def _ordering(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[str]) -> Transformation:
-    """Order every space by the sum of |w|^1.5 over its slices, a key that no permutation or sign of others changes."""
+    """Sort every space by the sum of |w|^1.5 over its slices, a key that no permutation or sign of others changes."""
     g = identity(sym)
     for space in sym.spaces:
         if not space.group.permutes or space.size < 2 or space.group.mixes or space.name in ordered:
@@ -286,7 +286,7 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor], ordered: Collection[st
         settled = key[..., 1:] >= key[..., :-1] - _SETTLED * key.abs().amax().clamp_min(1e-300)
         if not bool(settled.all()):
             g = with_parts(g, space.name, permutation=key.argsort(dim=-1, stable=True))
-    # keys of children are indexed by the parents' old units: bring them to the new ones
+    # keys of children are indexed by the parents' old units: map them to the new ones
     for space in sorted(sym.spaces, key=lambda s: len(s.parents)):
         if space.parents:
             g = Transformation({**g.elements, space.name: g[space.name].reindexed(g.elements)})

@@ -1,4 +1,4 @@
-"""A short string that symmetric copies of a network share."""
+"""Fingerprint: a short string that symmetric copies of a network share."""
 
 import hashlib
 import json
@@ -20,32 +20,32 @@ from .bases import passing
 from .canonical import balanced, check_weights, fold
 
 _NUMBERS = 12
-_STEP = 0.05  # one quantum; networks that differ have numbers 0.6 to 1 apart
+_STEP = 0.05  # rounding step; numbers of different networks are 0.6 to 1 apart
 
 
 @in_usual_mode
 def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sym: Symmetry | None = None) -> str:
-    """A short string, equal for symmetric copies of a network in practice and different for networks of other weights.
+    """A short string that in practice is equal for symmetric copies of a network and different for other weights.
 
-    What no tensor shows is not in it: networks of the same weights whose settings differ, such as ``rope_theta``, an
-    epsilon, or one activation of a kind for another, share it though they compute other functions, and so do those with
-    other masks, whole or complex numbers. ``same`` tells them.
-    Nor is what no element of the group does: a copy whose stream was rotated has another string, also once both are
-    folded; one whose biases or means of norms were folded shares it once both are.
+    It covers only what tensors show. Networks with the same weights but different settings, such as ``rope_theta``, an
+    epsilon, or another activation of the same kind, share the string although they compute different functions; so do
+    networks whose masks, integers or complex numbers differ. ``same`` distinguishes them.
+    It is invariant only under the group. A copy with a rotated stream has another string, even once both are folded; a
+    copy with folded biases or means of norms shares it once both are folded.
 
-    ``"iw2-<architecture>-<weights>"``: a hash of the layouts, and a hash of twelve numbers that no permutation, scale,
-    sign or change of basis alters, rounded to multiples of 0.05. No such string can be safe: a number may lie on
-    a rounding boundary. Measured on an MLP, a CNN with batch norm and a transformer encoder layer, 40 random networks
-    each with 5 or 2 random copies in float32: 0 of 480 copies missed, and 0 of 2,340 pairs of networks collided. The
-    numbers of copies differ by at most 7e-7, which makes about 1 miss in 3,000 to be expected; those of different
-    networks by at least 0.63. Copies that went through bfloat16 do miss: use ``same``, which decides by matching,
-    wherever the answer matters. Weights between two linear spaces that nothing reaches or reads have no normal form
-    and are left out.
+    The form is ``"iw2-<architecture>-<weights>"``: a hash of the layouts, and a hash of twelve numbers that no
+    permutation, scale, sign or change of basis alters, rounded to multiples of 0.05. No such string can be safe, since
+    a number may lie on a rounding boundary. Measured on an MLP, a CNN with batch norm and a transformer encoder layer,
+    40 random networks each with 5 or 2 random copies in float32: 0 of 480 copies missed, and 0 of 2,340 pairs of
+    networks collided. The numbers of copies differ by at most 7e-7, so about 1 miss in 3,000 is to be expected; those
+    of different networks differ by at least 0.63. Copies that went through bfloat16 do miss: wherever the answer
+    matters, use ``same``, which decides by matching. Weights between two linear spaces that nothing reaches or reads
+    have no normal form and are left out.
 
     Args:
         model: The model; with ``sym`` a state dict, read one group of coupled tensors at a time.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
-        sym: The model's symmetry where it is known already.
+        sym: The model's symmetry, if it is already known.
 
     Returns:
         The string, 29 characters.
@@ -67,7 +67,7 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor], example_inputs: Any, sy
 
 
 def fingerprint_state(sym: Symmetry, state: Mapping[str, Tensor]) -> str:
-    """The fingerprint of a state dict, read one group of coupled tensors at a time: it may load them when asked."""
+    """The fingerprint of a state dict, read one group of coupled tensors at a time, so that it may load them lazily."""
     check_ties(sym, state)
     numbers = [round(float(x) / _STEP) for x in invariants(sym, state)]
     described = {name: encode(layout, Layout) for name, layout in sorted(sym.layouts.items())}
@@ -75,10 +75,10 @@ def fingerprint_state(sym: Symmetry, state: Mapping[str, Tensor]) -> str:
 
 
 def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> Tensor:
-    """Twelve numbers behind a fingerprint, float64, before rounding: random combinations of three for every tensor.
+    """The twelve numbers behind a fingerprint, in float64 before rounding: random combinations of three per tensor.
 
-    Two are sums over entries of the balanced network, of ``w`` (``|w|`` where signs or bases are free) and ``w^2``,
-    relative to its size, with random weights along fixed axes, so that inputs and outputs cannot change places. The
+    Two are sums over the tensor's entries in the balanced network, of ``w`` (``|w|`` if signs or bases are free) and
+    ``w^2``, relative to its size, with random weights along fixed axes, so that swapped inputs or outputs show. The
     third is the logarithm of its norm.
     """
     total, count = torch.zeros(_NUMBERS, dtype=torch.float64), 0

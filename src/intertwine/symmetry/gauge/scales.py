@@ -1,12 +1,12 @@
-"""Balanced scales: of all copies of a network that scales connect, the one with (almost) the smallest squared weights.
+"""Balanced scales: of all rescaled copies of a network, those of the copy with (almost) the smallest squared weights.
 
     minimise  Σ_x exp(2 s_x) x²  −  2 κ Σ_x w_x s_x      over the log scales of all units
 
-where ``s_x = Σ e t`` is what log scales ``t`` add to the logarithm of the weight ``x`` and ``w_x`` shares one vote
+where ``s_x = Σ e t`` is what log scales ``t`` add to the logarithm of the weight ``x``, and ``w_x`` shares one vote
 among the entries of a slice. The second term (``κ = 0.01``) keeps weights whose scale is not bounded below, such as the
-directions of a weight norm, from vanishing. The function is convex, and what it says of a network depends on neither
-the scales that it came in nor, much, on noise. Normal equations ``Σ_x c_x s_x(t) e = r`` hold one block for every two
-spaces that share a tensor; they are solved by preconditioned conjugate gradients.
+directions of a weight norm, from vanishing. The function is convex; its minimum does not depend on the network's
+original scales, and little on noise. The normal equations ``Σ_x c_x s_x(t) e = r`` have one block for every two spaces
+that share a tensor; they are solved by preconditioned conjugate gradients.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ..spaces import Leaf
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-_ITERATIONS = 200  # of conjugate gradients, a bound for systems that are nearly singular
-_FORCING = 1e-2  # fall of the gradient's norm that ends them: the next step begins from new curvatures anyway
-_FLAT = 1e-13  # share of the diagonal's curvature below which a direction has none: nothing moves along it
+_ITERATIONS = 200  # of conjugate gradients, a bound for nearly singular systems
+_FORCING = 1e-2  # relative gradient norm that ends them: the next step has new curvatures anyway
+_FLAT = 1e-13  # share of the diagonal's curvature below which a direction counts as flat and nothing moves along it
 _RANK = 1e-9  # singular values below it, relative to the largest, are zero
 
 _LETTERS = string.ascii_letters
 
 Key = int
-Factors = dict[Key, list[Tensor]]  # for every site of a key one number per unit, ``(p..., n)``
+Factors = dict[Key, list[Tensor]]  # one number per unit, ``(p..., n)``, for every site of a key
 
 
 @dataclass(frozen=True, eq=False)
 class _Site:
-    """One dimension of a sum that carries a scaled space: the space, its exponents, where its axes are."""
+    """One dimension of a sum that carries a scaled space: the space, its exponents, and where its axes are."""
 
     space: str
     row: Tensor
@@ -53,23 +53,23 @@ class ScaledBlock:
 
     tensor: str  # Name of the tensor
     block: Block  # The block
-    rest: tuple[int, ...]  # Its dimensions that no scale moves, over which sums are taken
-    sites: tuple[_Site, ...]  # The others that carry scales
-    key: Key  # Equal for blocks whose sums are moved alike
+    rest: tuple[int, ...]  # Its dimensions that no scale moves; sums run over them
+    sites: tuple[_Site, ...]  # The other dimensions, which carry scales
+    key: Key  # Equal for blocks whose sums scale alike
 
     def summed(self, x: Tensor, y: Tensor, less: Tensor | None = None) -> Tensor:
-        """``x y``, or ``x (y - less)``, of the block's shape, summed in float64 over what no scale moves."""
+        """``x y``, or ``x (y - less)``, of the block's shape, summed in float64 over dimensions that no scale moves."""
         return inner_products(x, y, self.rest, less)
 
 
 class LogScales:
-    """The log scales that move some tensors, batch norms folded; combinations that move nothing are left out.
+    """The log scales that move some tensors, with batch norms folded; combinations that move nothing are left out.
 
-    With ``bases`` so is what general linear spaces inside a unit (a head) can make up for.
+    With ``bases``, so are combinations that general linear spaces inside a unit (a head) can absorb.
     """
 
     def __init__(self, sym: Symmetry, names: Iterable[str], bases: bool = True) -> None:
-        # Scales of a general linear space are part of its bases, where these are fitted too.
+        # Scales of a general linear space are part of its bases if these are fitted too.
         self._spaces = {
             s.name: s for s in sym.spaces if s.group.scales and not (bases if s.group.is_general else s.group.mixes)
         }
@@ -82,11 +82,11 @@ class LogScales:
         self._sites = {piece.key: piece.sites for piece in self.pieces}
 
     def zero(self) -> Tensor:
-        """All log scales, none of which moves anything, as one vector."""
+        """The zero vector of log scales, which moves nothing."""
         return torch.zeros(sum(prod(shape) for shape in self._shapes.values()), dtype=torch.float64)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Name of each space to its part of a vector, ``(k, p..., n)``."""
+        """The part of a vector for each space, ``(k, p..., n)``, by name."""
         parts = flat.split([prod(shape) for shape in self._shapes.values()])
         return {name: part.reshape(shape) for (name, shape), part in zip(self._shapes.items(), parts)}
 
@@ -96,7 +96,7 @@ class LogScales:
         return {key: [(2 * self._term(site, logs)).exp() for site in sites] for key, sites in self._sites.items()}
 
     def totals(self, values: Mapping[Key, Tensor], factors: Factors | None = None) -> Factors:
-        """For every site the sums over everything else of values, times the factors of all sites, ``(p..., n)``."""
+        """For every site ``(p..., n)``: values times the factors of all sites, summed over everything else."""
         found: Factors = {}
         for key, value in values.items():
             known = dict(enumerate(factors[key])) if factors else {}
@@ -106,7 +106,7 @@ class LogScales:
         return found
 
     def gathered(self, totals: Factors, squared: bool = False) -> Tensor:
-        """Sums for every scale that moves them, times its exponent (or the square of that), as one vector."""
+        """Totals for every scale that moves them, times its exponent (or the exponent squared), as one vector."""
         found = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self._shapes.items()}
         for key, some in totals.items():
             for site, total in zip(self._sites[key], some):
@@ -170,13 +170,13 @@ class LogScales:
         return image
 
     def _contracted(self, key: Key, value: Tensor, at: int, vectors: Mapping[int, Tensor]) -> Tensor:
-        """Values times the vectors of all sites but one, summed for every unit of that one."""
+        """Values times the vectors of all sites except one, summed for every unit of that one."""
         sites, others = self._sites[key], [k for k in vectors if k != at]
         given = ",".join([_LETTERS[: value.ndim], *(sites[k].dims for k in others)])
         return torch.einsum(f"{given}->{sites[at].dims}", value, *(vectors[k] for k in others))
 
     def _term(self, site: _Site, logs: Mapping[str, Tensor]) -> Tensor:
-        """What log scales add at one site."""
+        """The contribution of log scales at one site."""
         return (site.row @ logs[site.space].flatten(1)).reshape(logs[site.space].shape[1:])
 
     def _piece(self, name: str, block: Block) -> ScaledBlock | None:
@@ -199,8 +199,8 @@ class LogScales:
 
 
 def _between(value: Tensor, one: str, other: str, factors: Mapping[_Site, Tensor]) -> Tensor:
-    """Values times the factors of all sites, summed for every two units of a pair of sites, as a matrix."""
-    shared = [x for x in other if x in one]  # parents of both: units of which these differ share no tensor
+    """Values times the factors of all sites, summed for every pair of units of two sites, as a matrix."""
+    shared = [x for x in other if x in one]  # shared parents: units with different ones share no tensor
     sizes = dict(zip(_LETTERS, value.shape))
     names = [_LETTERS[: value.ndim], *(x + x.upper() for x in shared), *(site.dims for site in factors)]
     given = [value, *(torch.eye(sizes[x], dtype=value.dtype) for x in shared), *factors.values()]
@@ -210,7 +210,7 @@ def _between(value: Tensor, one: str, other: str, factors: Mapping[_Site, Tensor
 
 
 def _free(sym: Symmetry, spaces: Iterable[str], bases: bool) -> dict[str, Tensor]:
-    """For every space the projection ``(k, k)`` onto the combinations of its generators that matter."""
+    """The projection ``(k, k)`` onto the combinations of generators that matter, for every space."""
     general = {s.name for s in sym.spaces if s.group.is_general} if bases else set()
     inside = {name: {s.name for s in sym.spaces if name in s.parents and s.name in general} for name in spaces}
     rows: dict[str, list[list[float]]] = {name: [] for name in inside}
@@ -225,15 +225,15 @@ def _free(sym: Symmetry, spaces: Iterable[str], bases: bool) -> dict[str, Tensor
         )
         basis = vh[sizes > _RANK * sizes.max().clamp_min(1.0)]
         onto = basis.mT @ basis
-        found[name] = onto.where(onto.abs() > _RANK, 0.0)  # rounding would be a curvature where there is none
+        found[name] = onto.where(onto.abs() > _RANK, 0.0)  # rounding would look like curvature
     return found
 
 
 _KAPPA = 0.01
-_PIN = 1e6  # votes of a variance that must become 1
-_STEPS = 200  # of Newton's method; a few are needed from balanced weights on, a dozen from elsewhere
+_PIN = 1e6  # weight of a variance that must become 1
+_STEPS = 200  # of Newton's method; a few suffice from balanced weights, a dozen from elsewhere
 _LEAP = 2.0  # largest change of a log scale in one step
-_SURE = 1e-3  # steps below it are taken without asking whether the sum falls
+_SURE = 1e-3  # steps below it are taken without checking that the sum falls
 _NOISE = 1e-9  # steps below it that do not shrink are rounding
 
 
@@ -245,9 +245,9 @@ def balancing_scales(
     start: Mapping[str, Tensor] | None = None,
     bases: bool = True,
 ) -> dict[str, Tensor]:
-    """Name of each space to the log scales ``(k, p..., n)`` that balance a network, by Newton's method.
+    """The log scales ``(k, p..., n)`` of each space that balance a network, found by Newton's method, by name.
 
-    Entries of ``pinned`` tensors must become 1 instead; with ``bases`` scales stay that these make up for.
+    Entries of ``pinned`` tensors must become 1 instead; with ``bases``, scales that bases absorb are left alone.
     """
     system = LogScales(sym, [name for name in sym.layouts if name in state], bases)
     logs = system.zero()
@@ -258,7 +258,7 @@ def balancing_scales(
     squares, votes = _sums(system, state, pinned)
 
     def scaled(at: Tensor) -> tuple[Factors, Tensor, float]:
-        """The factors of squares under scales, the sums for each scale, and what is to be minimised."""
+        """The factors of squares under the scales, the sums for each scale, and the objective."""
         factors = system.factors(at)
         totals = system.totals(squares, factors)
         value = sum(float(some[0].sum()) for some in totals.values()) - 2 * float(votes @ at)

@@ -1,10 +1,10 @@
 """Signs in canonical form: odd statistics become positive, space by space along the network.
 
-A statistic says something of a unit only if no sign that is still open touches it, and if the unit's slice is not zero.
-Where spaces wait for one another (a grid of two signed spaces, residual streams that meet in one product) their bits
-are solved together, by elimination over two elements: the largest entries become positive, as many as are independent.
+A statistic determines a unit's sign only if no undecided sign affects it, and if the unit's slice is not zero. If
+spaces wait for one another (a grid of two signed spaces, residual streams that meet in one product), their bits are
+solved together, by elimination over F2: the largest entries become positive, as many as are independent.
 
-Witnesses are the blocks whose odd statistics tell the signs of a space, and of which of its units.
+Witnesses are the blocks whose odd statistics determine the signs of a space, and of which of its units.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,18 +24,18 @@ from ..spaces import Space
 from ..symmetry import Symmetry
 from ..transformation import Transformation, element, identity
 
-_SEEN = 1e-7  # smallest norm of a unit's slice, relative to the largest, that is not rounding
+_SEEN = 1e-7  # smallest norm of a unit's slice, relative to the largest, that counts as nonzero
 _PIECE = 1 << 22  # entries whose powers are taken at once
 
 
 @dataclass(frozen=True)
 class Witness:
-    """One dimension of a block whose odd statistic tells signs of the space that it carries."""
+    """One dimension of a block whose odd statistic determines signs of the space that it carries."""
 
     member: Member  # The dimension
-    row: tuple[int, ...]  # For each sign of the space whether it flips the block's statistic
-    tells: Tensor  # Units whose slice is not zero, ``(p..., n)``; the statistic of the others would be rounding
-    # Other spaces of the block whose signs flip the statistic too; the space itself where it comes twice
+    row: tuple[int, ...]  # For each sign of the space: whether it flips the block's statistic
+    tells: Tensor  # Units whose slice is not zero, ``(p..., n)``; the others' statistics would be rounding noise
+    # Other spaces of the block whose signs flip the statistic too; also the space itself if it occurs twice
     others: frozenset[str]
 
     def bits(self, state: Mapping[str, Tensor], power: int) -> Tensor:
@@ -44,7 +44,7 @@ class Witness:
 
 
 def signed_spaces(sym: Symmetry) -> list[Space]:
-    """Spaces whose signs are to be set: linear ones with one sign per unit; turns of pairs have none of their own."""
+    """Spaces whose signs must be set: linear ones with one sign per unit; turns of pairs have no separate signs."""
     one_sign = lambda s: replace(s, group=Semidirect(s.group.linear, SignedPermutation(s.size)))
     signed = (s for s in sym.spaces if s.group.signs or (s.group.mixes and not s.group.turns))
     return [one_sign(s) if isinstance(s.group, Semidirect) else s for s in signed]
@@ -53,7 +53,7 @@ def signed_spaces(sym: Symmetry) -> list[Space]:
 def witnesses(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, list[Witness]]:
     """The witnesses of every space with signs, in the order of the network.
 
-    A sign that does no more than all signs of a space inside it together (a head's) has none.
+    A sign equivalent to all signs of an inner space together (as a head's) has none.
     """
     signed = {s.name: s for s in signed_spaces(sym)}
     found: dict[str, list[Witness]] = {name: [] for name in signed}
@@ -70,7 +70,7 @@ def witnesses(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, list[Witn
 
 
 def parities(leaf: object, space: Space) -> tuple[int, ...]:
-    """For each sign of a space whether it flips what a leaf belongs to."""
+    """Whether each sign of a space flips what a leaf belongs to."""
     return (1,) if space.group.mixes else tuple(e % 2 for e in leaf.sign)  # type: ignore[attr-defined]
 
 
@@ -81,7 +81,7 @@ def odd_statistic(x: Tensor, power: int) -> Tensor:
 
 
 def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
-    """1 for each sign that is more than signs of spaces inside this one, taken for all of their units at once."""
+    """1 for each sign that is not equivalent to signs of inner spaces, flipped for all of their units at once."""
     pieces = [b for layout in sym.layouts.values() for b in blocks(layout)]
     inside = [s for s in signed_spaces(sym) if space.name in s.parents]
     if not inside or any(b.spaces.count(s.name) > 1 for b in pieces for s in (space, *inside)):
@@ -96,11 +96,11 @@ def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
 
 
 _MOST_BITS = 4096  # that are solved together
-_MOST_ENTRIES = 100_000  # that are looked at then
+_MOST_ENTRIES = 100_000  # that are used then
 
 
 def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Transformation:
-    """The signs, of linear spaces as matrices, that make sums of an odd ``power`` positive, with units in order."""
+    """The signs (as matrices for linear spaces) that make sums of an odd ``power`` positive, with units in order."""
     g = identity(sym)
     found = witnesses(sym, state)
     waiting = {s.name: s for s in signed_spaces(sym)}
@@ -123,7 +123,7 @@ def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Trans
 
 
 def _ready(found: list[Witness], waiting: Collection[str]) -> bool:
-    """Whether witnesses that no waiting sign touches tell as much of every unit as all of them would."""
+    """Whether the witnesses that no waiting sign affects determine as much about every unit as all of them would."""
     patterns, _ = _patterns(found)
     untouched = [not w.others & set(waiting) for w in found]
     for pattern in patterns:
@@ -134,7 +134,7 @@ def _ready(found: list[Witness], waiting: Collection[str]) -> bool:
 
 
 def _patterns(found: list[Witness]) -> tuple[list[list[bool]], Tensor]:
-    """The different lists of witnesses that tell of a unit, and for every unit (flat) which it is."""
+    """The distinct lists of witnesses for a unit, and the index of its list for every unit (flattened)."""
     if not found:
         return [], torch.zeros(0, dtype=torch.long)
     table, unit = torch.stack([w.tells.flatten() for w in found], 1).unique(dim=0, return_inverse=True)
@@ -142,9 +142,9 @@ def _patterns(found: list[Witness]) -> tuple[list[list[bool]], Tensor]:
 
 
 def _connected(found: Mapping[str, list[Witness]], waiting: Mapping[str, Space]) -> list[Space]:
-    """The first waiting space and all that wait for it, or that it waits for, directly or not."""
+    """The first waiting space and all that wait for it or that it waits for, directly or indirectly."""
     group = [next(iter(waiting))]
-    for name in group:  # grows while it is read
+    for name in group:  # grows during the loop
         beside = {o for w in found[name] for o in w.others if o in waiting}
         beside |= {n for n in waiting for w in found[n] if name in w.others}
         group += [n for n in waiting if n in beside and n not in group]
@@ -154,10 +154,10 @@ def _connected(found: Mapping[str, list[Witness]], waiting: Mapping[str, Space])
 def _alone(
     sym: Symmetry, state: Mapping[str, Tensor], space: Space, found: list[Witness], waiting: Collection[str], power: int
 ) -> Tensor:
-    """Signs ``(k, p..., n)``: for every unit independent rows are taken in order and their statistics made positive."""
+    """Signs ``(k, p..., n)`` that, for every unit, make the statistics of independent rows, in order, positive."""
     shape = sym.unit_shape(space)
     found = [w for w in found if space.name not in w.others]
-    found.sort(key=lambda w: bool(w.others & set(waiting)))  # those first that no waiting sign touches
+    found.sort(key=lambda w: bool(w.others & set(waiting)))  # those that no waiting sign affects come first
     patterns, unit = _patterns(found)
     signs = torch.ones(space.group.signs, shape.numel(), dtype=torch.float64)
     negative: dict[int, Tensor] = {}
@@ -193,7 +193,7 @@ def _together(sym: Symmetry, state: Mapping[str, Tensor], waiting: list[Space], 
 def _equations(
     sym: Symmetry, state: Mapping[str, Tensor], waiting: Mapping[str, Space], starts: Mapping[str, int], power: int
 ) -> list[tuple[int, list[int]]]:
-    """Whether an entry is negative, and the bits that flip it; relatively largest entries first."""
+    """Whether an entry is negative, and the bits that flip it; relatively largest entries come first."""
     sizes: list[Tensor] = []
     found: list[tuple[Tensor, list[Tensor]]] = []
     for name, layout in sym.layouts.items():
@@ -223,7 +223,7 @@ def _equations(
 
 
 def solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: torch.Size) -> Tensor:
-    """Signs ``s`` with ``prod_k s_k^row_k = -1`` exactly where the bit is set; those that rows leave open are 1."""
+    """Signs ``s`` with ``prod_k s_k^row_k = -1`` exactly where the bit is set; signs that rows leave open are 1."""
     span = BinarySpan(map(word_of, rows))
     signs = torch.ones(k, *shape, dtype=torch.float64)
     for column, sign in enumerate(signs):

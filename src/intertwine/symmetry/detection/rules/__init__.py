@@ -13,12 +13,12 @@ from .unit_indices import carried, unread_names
 
 __all__ = ["apply", "register_rule"]
 
-# operations that sum products, or only copy them; others multiply them by one number
+# operations that sum products or only copy them; others multiply them by one number
 _SEES_PRODUCTS = COPIES | {"aten::mean", "aten::sum"}
 
 
 def apply(engine: Engine, call: Call) -> Sequence[Any]:
-    """The values of a call's results, by its rule; what an operation without a rule touches is fixed."""
+    """The values of a call's results by its rule; everything that an operation without a rule touches is fixed."""
     scaled = call.op in ("aten::mul", "aten::div", "aten::neg") and not call.args.get("rounding_mode")
     if not (call.op in _SEES_PRODUCTS or (scaled and len(call.inputs) == 1)):
         for value in (engine.value(ref) for ref in call.inputs):
@@ -31,7 +31,7 @@ def apply(engine: Engine, call: Call) -> Sequence[Any]:
     rule = RULES.get(call.op, measured if is_pointwise(call) else unknown)
     try:
         result = rule(engine, call)
-    except (KeyError, IndexError, TypeError, ValueError):  # arguments that the rule was not written for
+    except (KeyError, IndexError, TypeError, ValueError):  # arguments that the rule does not cover
         result = unknown(engine, call)
     results = result if isinstance(result, list) else [result]
     return [carried(engine, call, value, first_mix) for value in results]

@@ -1,6 +1,6 @@
-"""Operations unit by unit: additions, products, powers, activations, comparisons, choices.
+"""Rules of elementwise operations: additions, products, powers, activations, comparisons, choices.
 
-Tensors made from the shape of another one, copies, checks, and reads of numbers.
+Also of tensors made from the shape of another one, copies, checks, and reads of numbers.
 """
 
 from dataclasses import replace
@@ -25,10 +25,10 @@ def broadcast(a: Value, b: Value) -> list[tuple[Axis, Axis]]:
 
 
 def through(engine: Engine, x: Value, degree: Fraction | int | None, parity: int, linear: bool = False) -> Value:
-    """The value of ``f(x)`` unit by unit.
+    """The value of an elementwise ``f(x)``.
 
-    ``f(a x) = a^degree f(x)`` for positive ``a``, ``None`` where no scale passes; ``parity`` is 1 for an odd function,
-    -1 for an even one, 0 for neither; ``linear`` says whether ``f`` is additive.
+    ``f(a x) = a^degree f(x)`` for positive ``a``; ``degree`` is ``None`` if no scale passes. ``parity`` is 1 for an odd
+    function, -1 for an even one, 0 for neither; ``linear`` says whether ``f`` is additive.
     """
     axes, power = [], degree or 0
     keeps_zero = power > 0 or (power == 0 and parity == 1)
@@ -59,7 +59,7 @@ def added(engine: Engine, a: Value, b: Value) -> Value:
 
 
 def _beside_zero(engine: Engine, zero: Value, axis: Axis, other: Axis) -> Axis:
-    """An axis of zero plus something. Zeros that were made of parameters will be something else in another run."""
+    """An axis of zero plus something. Zeros that were made from parameters may be other numbers in another run."""
     if not any(True for _ in slots(axis)):
         return other or flat(axis_size(axis))
     if not other:
@@ -90,7 +90,7 @@ def multiplied(engine: Engine, a: Value, b: Value, divide: bool = False) -> Valu
 
 
 def _times_zero(engine: Engine, a: Value, b: Value) -> Value:
-    """Zero times something: another run may have something else there, with the same units and unknown scales."""
+    """Zero times something: another run may have other numbers there, with the same units and unknown scales."""
 
     def pair(x: Any, y: Any) -> Any:
         engine.monomial(tuple(f for f in (x, y) if isinstance(f, Slot)))
@@ -116,13 +116,13 @@ def add(engine: Engine, call: Call) -> Value:
 
 
 def unzero(x: Value) -> Value:
-    """``x`` where it is only known to be the same all along what was zero."""
+    """``x`` with its zeros forgotten: there it is only known to be constant."""
     return Value(tuple(forget_zeros(axis) for axis in x.axes))
 
 
 @register_rule("aten::mul")
 def mul(engine: Engine, call: Call) -> Value:
-    """Products wait for their consumer: a sum of squares lets orthogonal maps pass, one of products opposite maps."""
+    """Products, left open until read: a sum of squares lets orthogonal maps pass, a sum of products opposite maps."""
     x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
     if y is None:
         return replace(x, zero=x.zero or call.args["other"] == 0)
@@ -151,7 +151,7 @@ def power(engine: Engine, call: Call) -> Value:
     whole = float(exponent).is_integer()
     parity = 0 if not whole else (1 if int(exponent) % 2 else -1)
     degree = Fraction(exponent).limit_denominator(64)
-    # only exponents that are short fractions are followed exactly: 1.005 is not 1
+    # only exponents that are short fractions are tracked exactly: 1.005 is not 1
     exact = float(degree) == float(exponent)
     return through(engine, x if exact else unzero(x), degree if exact else None, parity, linear=exponent == 1)
 
@@ -166,18 +166,18 @@ _LAWS: dict[str, tuple[Fraction | int, int]] = {
     "aten::sqrt": (Fraction(1, 2), 0), "aten::rsqrt": (Fraction(-1, 2), 0), "aten::reciprocal": (-1, 1),
     "aten::isnan": (0, -1), "aten::isinf": (0, -1), "aten::isfinite": (0, -1),
 }  # fmt: skip
-"""Degree and parity of operations on one tensor, which no measurement has to tell."""
+"""Degree and parity of operations on one tensor that need not be measured."""
 
 
 @register_rule(*_LAWS)
 def by_law(engine: Engine, call: Call) -> Value:
-    """Powers of fixed degree, and whether numbers are finite: scales and signs pass and leave no trace."""
+    """Powers of fixed degree, and tests for finite numbers, through which scales and signs pass without a trace."""
     return through(engine, engine.value(call.inputs[0]), *_LAWS[call.op])
 
 
 @register_rule("aten::_prelu_kernel")
 def prelu(engine: Engine, call: Call) -> Value:
-    """``max(x, 0) + w min(x, 0)`` with a slope for every unit: slopes move with their units and do not scale."""
+    """``max(x, 0) + w min(x, 0)`` with a slope for every unit: slopes move with their units but do not scale."""
     x, w = engine.value(call.args["self"]), engine.value(call.args["weight"])
     axes = []
     for a, b in broadcast(through(engine, x, 1, 0), w):
@@ -188,7 +188,7 @@ def prelu(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::rrelu_with_noise")
 def rrelu(engine: Engine, call: Call) -> list[Value]:
-    """In evaluation a leaky ReLU of the mean slope, which leaves its noise as it is; in training slopes are random."""
+    """In evaluation, a leaky ReLU with the mean slope that leaves its noise unchanged; in training, random slopes."""
     if call.args["training"]:
         return unknown(engine, call)
     return [through(engine, engine.value(call.args["self"]), 1, 0), engine.value(call.args["noise"])]
@@ -207,7 +207,7 @@ def choose(engine: Engine, call: Call) -> Value:
     elif known is not None and not bool(known.any()):
         engine.skip(chosen)
 
-    def pair(branch: Any, condition: Any) -> Any:  # where the branches do not change, it changes with the condition
+    def pair(branch: Any, condition: Any) -> Any:  # where the branches are constant, it varies with the condition
         follows = isinstance(branch, Flat) and not branch.zero and isinstance(condition, Slot)
         return Slot(condition.space, condition.size) if follows else branch
 
@@ -218,7 +218,7 @@ def choose(engine: Engine, call: Call) -> Value:
 
 @register_rule(*aten("gt ge lt le eq ne"))
 def compare(engine: Engine, call: Call) -> Value:
-    """Comparisons: with zero (or infinity) they only see signs, so positive scales pass and leave no trace."""
+    """Comparisons: with zero (or infinity) they only see signs, so positive scales pass without a trace."""
     x, other = engine.value(call.args["self"]), call.args["other"]
     if isinstance(other, Ref):
         return together(engine, call)
@@ -228,7 +228,7 @@ def compare(engine: Engine, call: Call) -> Value:
 
 @register_rule(*aten("hypot fmod remainder atan2 maximum minimum"))
 def together(engine: Engine, call: Call) -> Value:
-    """Functions that are homogeneous in several tensors together: ``f(a x, a y) = a^d f(x, y)`` for ``a > 0``."""
+    """Functions that are jointly homogeneous in several tensors: ``f(a x, a y) = a^d f(x, y)`` for ``a > 0``."""
     if len(call.inputs) < 2:
         return measured(engine, call)
     parity = -1 if call.op == "aten::hypot" else 0
@@ -240,7 +240,7 @@ def together(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::clamp", "aten::clamp_min", "aten::clamp_max")
 def clamp(engine: Engine, call: Call) -> Value:
-    """Clamps: positively homogeneous in the tensor and its bounds together, where no bound is a number but zero."""
+    """Clamps: jointly positively homogeneous in the tensor and its bounds, if no bound is a number other than zero."""
     bounds = [call.args.get(key) for key in ("min", "max")]
     numbers = [bound for bound in bounds if bound is not None and not isinstance(bound, Ref) and bound != 0]
     return measured(engine, call) if numbers else together(engine, call)
@@ -250,7 +250,7 @@ _FACTORS: dict[str, tuple[tuple[Any, int], tuple[Any, int]]] = {
     "aten::copysign": ((1, -1), (0, 1)), "aten::xlogy": ((1, 1), (None, 0)),
     **dict.fromkeys(aten("softshrink_backward hardshrink_backward"), ((1, 1), (None, -1))),
 }  # fmt: skip
-"""Degree and parity of both factors: a size with another sign, ``x log y``, ``g f'(x)`` for an odd ``f``."""
+"""Degree and parity of both factors, as in ``copysign``, ``x log y``, or ``g f'(x)`` for an odd ``f``."""
 
 
 @register_rule(*_FACTORS)
@@ -265,7 +265,7 @@ def factorwise(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::bucketize", "aten::searchsorted")
 def bucket(engine: Engine, call: Call) -> Value:
-    """The place of every number among sorted ones, which are fixed."""
+    """The place of every number among sorted numbers, which are fixed."""
     sizes = engine.value(call.args["boundaries" if call.op == "aten::bucketize" else "sorted_sequence"])
     if len(sizes.axes) != 1 or call.args.get("sorter") is not None or not isinstance(call.args["self"], Ref):
         return unknown(engine, call)[0]
@@ -285,7 +285,7 @@ def glu(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::div")
 def div(engine: Engine, call: Call) -> Value:
-    """Quotients; rounding ones are ordinary pointwise functions."""
+    """Quotients; those that round are ordinary pointwise functions."""
     x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
     if call.args.get("rounding_mode"):
         return floor_divide(engine, call)
@@ -296,7 +296,7 @@ def div(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::floor_divide")
 def floor_divide(engine: Engine, call: Call) -> Value:
-    """Whole quotients: the place of a pair divided by the size of the second axis is the place in the first."""
+    """Integer quotients: the index of a pair divided by the size of the second axis is the index in the first."""
     x, other = engine.value(call.args["self"]), call.args["other"]
     if x.names is not None and x.names.kind == "units" and isinstance(other, int) and other > 0:
         size = axis_size(x.names.of)
@@ -310,7 +310,7 @@ def floor_divide(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::hardswish", "aten::log_sigmoid_forward")  # torch does not tag them as pointwise
 def measured(engine: Engine, call: Call) -> Value:
-    """Any other function unit by unit: of one tensor it is looked up or measured, of several only permutations pass."""
+    """Any other elementwise function: of one tensor it is looked up or measured; of several, only permutations pass."""
     if len(call.inputs) == 1:
         law = scaling_of(call)
         if law.kind == "linear":
@@ -329,7 +329,7 @@ def measured(engine: Engine, call: Call) -> Value:
 
 @register_rule(*FILLS, "aten::fill", "aten::zero")
 def uniform(engine: Engine, call: Call) -> Value:
-    """One number everywhere; memory not written yet counts as zeros, since nobody may depend on what it holds."""
+    """One number everywhere; uninitialised memory counts as zeros, since nothing may depend on its contents."""
     fill: Any = call.args.get("fill_value", call.args.get("value"))
     zero = "zero" in call.op or "empty" in call.op or (isinstance(fill, int | float) and fill == 0)
     if isinstance(fill, Ref):
@@ -340,13 +340,13 @@ def uniform(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::rand_like", "aten::randn_like")
 def drawn(engine: Engine, call: Call) -> list[Value]:
-    """Random numbers: nothing of the tensor whose shape was taken."""
+    """Random numbers: nothing depends on the tensor whose shape was taken."""
     engine.skip(*call.inputs)
     return [opaque(engine, ref, f"random numbers of {call.where}", i) for i, ref in enumerate(call.outputs)]
 
 
 def cast(engine: Engine, source: Ref, out: Ref | None) -> Value:
-    """A tensor as another type; as whole numbers it only lets permutations pass."""
+    """A tensor cast to another type; a cast to integers lets only permutations pass."""
     x = engine.value(source)
     whole = lambda ref: not (engine.dtype(ref).is_floating_point or engine.dtype(ref).is_complex)
     if out is not None and whole(out) and not whole(source):
@@ -356,7 +356,7 @@ def cast(engine: Engine, source: Ref, out: Ref | None) -> Value:
 
 @register_rule("aten::copy")
 def copy(engine: Engine, call: Call) -> Value:
-    """A copy: the written tensor replaces the old one."""
+    """A copy: the source tensor replaces the old one."""
     engine.skip(call.args["self"])
     there, written = engine.value(call.args["self"]), cast(engine, call.args["src"], call.args["self"])
     axes = (y or flat(axis_size(x), written.zero) for x, y in broadcast(there, written))
@@ -365,12 +365,12 @@ def copy(engine: Engine, call: Call) -> Value:
 
 @register_rule(*aten("_assert_async _assert_scalar _assert_tensor_metadata _linalg_check_errors"))
 def check(engine: Engine, call: Call) -> list[Value]:
-    """Checks change nothing."""
+    """Checks, which change nothing."""
     return []
 
 
 @register_rule("intertwine::read")
 def read(engine: Engine, call: Call) -> list[Value]:
-    """Host read: fix all source axes."""
+    """A host read, which fixes all source axes."""
     engine.fix_all(engine.value(call.args["self"]).axes, f"a number is taken out of it at {call.line}")
     return []

@@ -1,12 +1,12 @@
-"""Runs of calls that are read as one: shuffles of units, parts of packed tensors, and turns of pairs by positions.
+"""Runs of calls that are read as one: shuffles of units, parts of packed tensors, and rotary turns of pairs.
 
-A shuffle is a run of views and transpositions whose result has the shape of what it began with, and the same units
-along every axis. Read one by one, these would take an axis apart into factors.
+A shuffle is a run of views and transpositions whose result has the shape of its input, and the same units along every
+axis. Read one by one, these calls would split an axis into factors.
 
-A turn makes of one tensor ``x`` another of its shape, by angles in which no parameter has a part, with
+A turn maps a tensor ``x`` to another of its shape, by angles that depend on no parameter, with
 ``y_i = c x_i - s x_j`` and ``y_j = s x_i + c x_j`` for all pairs ``i, j``: each pair, as a complex number, is
-multiplied by ``c + s i``, which commutes with all turns and scales of the pair. Whether a run does that is an identity
-of polynomials in ``x`` and the entries of the tables, which holds wherever it holds at random numbers.
+multiplied by ``c + s i``, which commutes with all turns and scales of the pair. Whether a run does this is a polynomial
+identity in ``x`` and the entries of the tables, so it holds everywhere if it holds at random numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,22 +32,22 @@ from .registry import is_pointwise, register_rule
 from .shapes import IN_TURN
 from .writing import PART, Unreadable, cut_at, factors_of
 
-Orders = tuple[tuple[int, ...], ...]  # for every axis, which of its units each one is
+Orders = tuple[tuple[int, ...], ...]  # for every axis: which of its old units each unit is
 
 
 @register_rule(SHUFFLE)
 def shuffle(engine: Engine, call: Call) -> Value:
-    """Units in another order along some axes."""
+    """Units rearranged along some axes."""
     x = engine.value(call.args["self"])
     return Value(tuple(map(rearranged, x.axes, call.args["orders"])), x.zero, via=x.via)
 
 
 @register_rule(*aten("flip roll"))
 def reversed_or_rolled(engine: Engine, call: Call) -> list[Value]:
-    """Units in reverse, or rotated, along some axes; where no unit moves these are fixed, as by what reads an order."""
+    """Units reversed or rolled along some axes; axes where no unit may move are fixed, as by an ordered read."""
     x = engine.value(call.args["self"])
     dims, shifts = call.args["dims"], call.args.get("shifts")
-    told = shifts is None or not engine.program.drawn  # else they may be random
+    told = shifts is None or not engine.program.drawn  # otherwise they may be random
     if not dims or not told or x.names is not None or not all(engine.may_move(x.axes[dim]) for dim in dims):
         return ordered(engine, call)
     for k, dim in enumerate(dims):
@@ -59,7 +59,7 @@ def reversed_or_rolled(engine: Engine, call: Call) -> list[Value]:
 
 
 def _as_one(calls: Sequence[Call], part: Callable[[Call], tuple[Call, Sequence[Call]] | None]) -> list[Call]:
-    """The calls, with one in the place of all that ``part`` finds for a call, its end."""
+    """The calls, with each run that ``part`` finds for its last call replaced by one call."""
     kept, gone = list[Call](), set[int]()
     for call in reversed(calls):
         if id(call) not in gone:
@@ -70,7 +70,7 @@ def _as_one(calls: Sequence[Call], part: Callable[[Call], tuple[Call, Sequence[C
 
 
 def with_shuffles(program: Program, calls: Sequence[Call]) -> list[Call]:
-    """The calls, those that together are a shuffle as one; unless another path may read what is inside."""
+    """The calls, with those that together form a shuffle as one, unless another path may read intermediate results."""
     made, read = makers(calls), readers(calls)
 
     def part(end: Call) -> tuple[Call, Sequence[Call]] | None:
@@ -85,7 +85,7 @@ def with_shuffles(program: Program, calls: Sequence[Call]) -> list[Call]:
 
 
 def _inside(program: Program, end: Call, made: dict[int, Call], read: dict[int, list[Call]]) -> list[Call]:
-    """The calls of what may be a shuffle with a given end, last one first; none where there is none."""
+    """The calls of a possible shuffle with a given last call, last one first; empty if there is none."""
     inside, at = list[Call](), end
     value = program.values[out.id] if (out := end.outputs[0]) is not None else None
     while value is not None and at.op in REARRANGEMENTS and len(at.inputs) == 1:
@@ -102,7 +102,7 @@ def _inside(program: Program, end: Call, made: dict[int, Call], read: dict[int, 
 
 
 def _orders(program: Program, inside: Sequence[Call]) -> Orders | None:
-    """The order in which a shuffle puts the units of every axis; ``None`` where units change axes, or none moves."""
+    """The order into which a shuffle puts the units of every axis; ``None`` if units change axes, or none moves."""
     shape, found = program.values[inside[-1].inputs[0].id].shape, list[tuple[int, ...]]()
     for dim, size in enumerate(shape):
         along = [1] * dim + [size] + [1] * (len(shape) - dim - 1)
@@ -120,9 +120,9 @@ _LAID = RESHAPES | TRANSPOSES | COPIES | PARTS
 
 
 def with_parts(program: Program, calls: Sequence[Call]) -> list[Call]:
-    """The calls; what picks rows of tensors that were laid out anew picks them of those that these were before.
+    """The calls, where picks of rows from tensors in a new layout become picks from the original tensors.
 
-    Stacks of which one tensor is picked, or whose places join an axis beside them, are none.
+    Stacks are bypassed if one of their tensors is picked, or if their axis is merged with an adjacent one.
     """
     made, kept, wanted = makers(calls), list[Call](), {ref.id for ref in program.outputs}
     calls = [_unstacked(program, call, made) for call in calls]
@@ -135,7 +135,7 @@ def with_parts(program: Program, calls: Sequence[Call]) -> list[Call]:
 
 
 def _unstacked(program: Program, call: Call, made: Mapping[int, Call]) -> Call:
-    """A call that reads a stack, as one that reads its tensors: it picks one, or has their rows in a row or in turn."""
+    """A call that reads a stack, rewritten to read its tensors: it picks one, concatenates or interleaves them."""
     stack = made.get(call.inputs[0].id) if call.op in RESHAPES | PARTS else None
     if stack is None or stack.op != "aten::stack":
         return call
@@ -151,7 +151,7 @@ def _unstacked(program: Program, call: Call, made: Mapping[int, Call]) -> Call:
 
 
 def _part(program: Program, call: Call, made: Mapping[int, Call]) -> Call:
-    """A call that picks rows of a tensor, of the nearest one before it in which they are rows of an axis."""
+    """A call that picks rows, rewritten for the nearest earlier tensor in which they are rows of one axis."""
     chain, at = list[Call](), call if call.op in PARTS else None
     while at is not None and at.op in _LAID and at.args.get("step", 1) == 1 and not _reads_bits(at):
         (source,) = at.inputs
@@ -164,7 +164,7 @@ def _part(program: Program, call: Call, made: Mapping[int, Call]) -> Call:
 
 
 def _geometry(program: Program, source: Any, chain: Sequence[Call]) -> tuple[Any, ...] | None:
-    """How a tensor lies in memory, and what calls show of it, where the last cuts one axis of it into larger pieces."""
+    """Memory layout of a tensor and of what calls show of it, if the last one cuts an axis into larger pieces."""
     shown = torch.empty(source.shape, device="meta")
     there = list(zip(shown.shape, shown.stride()))
     try:
@@ -186,12 +186,12 @@ _ENDS = RESHAPES | aten("add sub cat")
 _LINEAR = _ENDS | COPIES | PARTS | aten("stack neg mul view_as_complex view_as_real")
 _MOVES = PARTS | REPEATS | TRANSPOSES | _JOINS | aten("index_select index gather embedding")
 _LONGEST = 40  # calls of a part
-_SAME = 1e-9  # of numbers that are equal but for rounding
+_SAME = 1e-9  # relative difference of numbers that are equal up to rounding
 
 
 @register_rule(_TURN)
 def turn(engine: Engine, call: Call) -> Value:
-    """Turned pairs: each keeps its place, and what commutes with its turns: turns and one scale for both entries."""
+    """Turned pairs: each keeps its place; only what commutes passes: turns, and one scale for both entries."""
     x, halves = engine.value(call.args["self"]), call.args["halves"]
     why = Cause("turned by positions" + (f" in {call.module}" if call.module else ""), "positions")
     for table in call.args["tables"]:
@@ -207,17 +207,17 @@ def turn(engine: Engine, call: Call) -> Value:
 
 
 def fused(program: Program) -> list[Call]:
-    """The calls that outputs and reads of numbers depend on; those that together turn pairs are one.
+    """The calls on which outputs and reads of numbers depend; those that together turn pairs become one.
 
-    It has ``halves`` where ``i`` goes with ``i + n/2``, ``tables``, and the axes ``along`` which these may change.
+    It has ``halves`` if ``i`` is paired with ``i + n/2``, ``tables``, and the axes ``along`` which these may vary.
     """
-    # what nothing reads puts no condition on anything; reads of numbers have no outputs
+    # results that nothing reads impose no conditions; reads of numbers have no outputs
     calls = program.live(kept=lambda call: not call.outputs)
     return _as_one(calls, _TurnFinder(program, calls).part)
 
 
 class _TurnFinder:
-    """A run, and what is known of the tables in it."""
+    """A run, and what is known about its tables."""
 
     def __init__(self, program: Program, calls: Sequence[Call]) -> None:
         self._values, self._makers, self._readers = program.values, makers(calls), readers(calls)
@@ -227,7 +227,7 @@ class _TurnFinder:
         self._numbers = cache(self._drawn)
 
     def part(self, end: Call) -> tuple[Call, list[Call]] | None:
-        """The call that stands for the part of the run with a given end, and the calls in it; ``None`` for no turn."""
+        """The call that replaces the part of the run with a given end, and the calls in it; ``None`` if no turn."""
         inside = list[Call]()
         front = {ref for ref in end.outputs[:1] if end.op in _ENDS and ref is not None and ref.id in self._learned}
         shape = self._values[next(iter(front)).id].shape if front else ()
@@ -244,7 +244,7 @@ class _TurnFinder:
         return None
 
     def _turn(self, x: Ref, inside: list[Call]) -> tuple[Call, list[Call]] | None:
-        """What multiplies each pair by one complex number ``f(z) / z`` for all ``z`` is told at two random ``z``."""
+        """The turn, if each pair is multiplied by one complex ``f(z) / z`` for all ``z``: two random ``z`` tell."""
         known, end, shape = {id(call) for call in inside}, inside[0], self._values[x.id].shape
         read = (reader for call in inside[1:] for ref in call.made for reader in self._readers.get(ref.id, ()))
         tables = {ref: call for call in inside for ref in call.inputs if ref.id not in self._learned}
@@ -269,14 +269,14 @@ class _TurnFinder:
         return None
 
     def _changing(self, table: Ref, call: Call) -> list[int]:
-        """The axes of a product along which a table of it has several entries."""
+        """The axes of a product along which its table has several entries."""
         rank, shape = len(self._values[call.made[0].id].shape), self._values[table.id].shape
         return [rank - len(shape) + k for k, n in enumerate(shape) if n > 1]
 
     def _made(self, x: Ref, inside: Sequence[Call], numbers: Tensor) -> Tensor | None:
-        """What calls make of numbers with one entry for all along some axes before the last; ``None`` if those change.
+        """The calls' result on numbers constant along some axes before the last; ``None`` if these axes change size.
 
-        Operations that do something along those axes are none of a turn: the shapes of their results tell.
+        Operations that act along those axes are not part of a turn, which the shapes of their results reveal.
         """
         lead, known = numbers.shape[:-1], {x.id: numbers}
         for call in reversed(inside):
@@ -293,7 +293,7 @@ class _TurnFinder:
         return known[inside[0].made[0].id]
 
     def _drawn(self, ref: Ref) -> Tensor:
-        """Random numbers in the shape of a table: where two are equal the entries are, whatever the positions."""
+        """Random numbers in the shape of a table: two are equal only where the entries are, for all positions."""
         value = self._values[ref.id]
         call = self._makers.get(ref.id, value.source)
         if value.data is not None and value.dtype.is_floating_point:
@@ -318,7 +318,7 @@ def _random(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def _scrambled(x: Tensor) -> Tensor:
-    """Numbers between 0 and 1 that say nothing but where those of ``x`` are equal."""
+    """Numbers between 0 and 1 that reveal only which entries of ``x`` are equal."""
     bits = (x.double() + 0.0).contiguous().view(torch.int64)
     for shift, factor in ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB), (31, 1)):
         bits = (bits ^ (bits >> shift)) * factor
@@ -334,5 +334,5 @@ def _entries(z: Tensor, halves: bool) -> Tensor:
 
 
 def _reads_bits(call: Call) -> bool:
-    """Whether a view shows memory as numbers of another type."""
+    """Whether a view reinterprets memory as another type."""
     return call.op in RESHAPES and "dtype" in call.args

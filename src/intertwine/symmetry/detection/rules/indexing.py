@@ -1,6 +1,6 @@
-"""Looking rows up: embeddings, indices, sorting.
+"""Rules of row lookups: embeddings, indices, sorting.
 
-Routing to experts: counting who chose whom, and products by groups of rows.
+Also of routing to experts: counts of chosen experts, and grouped matrix products.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from .unit_indices import distinct, joined, named, plain
 
 @register_rule("aten::embedding")
 def embedding(engine: Engine, call: Call) -> Value:
-    """Rows of a table: the rows stand for given symbols, so they are fixed, unless the symbols name their units."""
+    """Rows of a table: rows stand for given symbols, so they are fixed, unless the symbols name their units."""
     table, index = engine.value(call.args["weight"]), engine.value(call.args["indices"])
     if named(engine, call.args["indices"], table.shape[0]) is not None:
         return _rows(engine, table, call.args["indices"], 0, f"rows looked up at {call.where}")
@@ -29,7 +29,7 @@ def embedding(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::index", "aten::index_select")
 def index(engine: Engine, call: Call) -> Value:
-    """Rows picked by an index: the indexed axes are fixed, except where the index names their units."""
+    """Rows picked by an index: the indexed axes are fixed, unless the index names their units."""
     x, shape = engine.value(call.args["self"]), engine.made(call)
     if call.op == "aten::index_select":
         dim = call.args["dim"] % len(x.axes)
@@ -53,7 +53,7 @@ def index(engine: Engine, call: Call) -> Value:
 
 
 def _rows(engine: Engine, x: Value, pick: Ref, dim: int, why: str) -> Value:
-    """Rows of one axis: what the index says of its own axes they keep, and from which unit they came."""
+    """Rows picked from one axis: they inherit what is known of the index's axes, and record the unit they came from."""
     index, chosen = engine.value(pick), engine.program.values[pick.id]
     units = named(engine, pick, x.shape[dim])
     told = chosen.data is not None and chosen.data.ndim == 1 and not (chosen.drawn or engine.program.drawn)
@@ -76,7 +76,7 @@ def _rows(engine: Engine, x: Value, pick: Ref, dim: int, why: str) -> Value:
 
 
 def chosen_by(engine: Engine, ref: Ref) -> tuple[str, int]:
-    """By what rows were chosen: an index, or the sort that put it in order."""
+    """What chose the rows: an index, or the sort that ordered it."""
     call, axes = engine.producer(ref), engine.value(ref).axes
     if call is not None and call.op == "aten::sort" and call.outputs[0] == ref and len(axes) == len(axes[0]) == 1:
         node = engine.pool.node(axes[0][0].space) if isinstance(axes[0][0], Slot) else None
@@ -90,7 +90,7 @@ def _kept_names(x: Value) -> Names | None:
 
 
 def replaced_axes(engine: Engine, picks: list[Any]) -> tuple[list[int], int, int]:
-    """Axes that an index replaces, where its own axes stand among those that are left, and how many they are."""
+    """Axes that an index replaces, the position of its own axes among the remaining ones, and their number."""
     indexed: list[int] = []
     count = at = 0
     for pick in picks:
@@ -110,7 +110,7 @@ def replaced_axes(engine: Engine, picks: list[Any]) -> tuple[list[int], int, int
 
 @register_rule("aten::gather")
 def gather(engine: Engine, call: Call) -> Value:
-    """Entries picked along one axis, which is fixed unless the index names its units; other axes move together."""
+    """Entries gathered along one axis, which is fixed unless the index names its units; other axes move together."""
     x, picks, shape = engine.value(call.args["self"]), engine.value(call.args["index"]), engine.made(call)
     dim = call.args["dim"] % len(x.axes)
     why = f"entries looked up at {call.where}"
@@ -129,7 +129,7 @@ def gather(engine: Engine, call: Call) -> Value:
 
 
 def follow(engine: Engine, axis: Axis, index: Axis) -> Axis:
-    """An axis along which an index chooses for every unit on its own; one index for all units takes nothing away."""
+    """An axis along which an index chooses for every unit separately; one index for all units restricts nothing."""
     if all(isinstance(f, Flat) for f in index):
         return axis
     engine.rigid(index)
@@ -140,7 +140,7 @@ def follow(engine: Engine, axis: Axis, index: Axis) -> Axis:
 
 @register_rule("aten::sort", "aten::topk", "aten::argsort")
 def sort(engine: Engine, call: Call) -> list[Value]:
-    """Entries in order along one axis, whose units the places name; along others scales and permutations pass."""
+    """Sorted entries along one axis, whose units the indices name; along others, scales and permutations pass."""
     x = engine.value(call.args["self"])
     if not x.axes:
         return [x, Value(())]
@@ -158,16 +158,16 @@ def sort(engine: Engine, call: Call) -> list[Value]:
 
 
 def _ordered(engine: Engine, call: Call, x: Value, dim: int, size: int) -> tuple[Axis, Axis]:
-    """The axis that is sorted, and the one of the sorted entries; numbers that name units are put in their order."""
+    """The axis that is sorted, and the axis of the sorted entries; numbers that name units are put in unit order."""
     why = f"order matters to {call.where}"
     axis = x.axes[dim]
-    if not plain(axis):  # the first of equal copies is taken, whichever they are: no numbers for units
+    if not plain(axis):  # of equal copies the first is taken, whichever it is: the indices name no units
         engine.fix(axis, why)
         engine.drop(x.names)
         return (), engine.fresh(size, why)
     if x.names is not None and x.names.kind == "units" and len(x.axes) == 1 and size == axis_size(axis):
         units = engine.pool.resolve(x.names.of)
-        # each unit once: the rows come in the order of the units
+        # each unit once: rows come in unit order
         return axis, bare(units) if x.names.all else engine.in_order(size, (units, axis))
     if distinct(engine, call.args["self"], dim, 0 if call.op in ("aten::sort", "aten::argsort") else size):
         engine.rigid(axis, why)
@@ -178,7 +178,7 @@ def _ordered(engine: Engine, call: Call, x: Value, dim: int, size: int) -> tuple
 
 @register_rule("aten::argmax", "aten::argmin")
 def first_place(engine: Engine, call: Call) -> Value:
-    """The place of the largest or smallest entry along an axis, whose unit it names."""
+    """The index of the largest or smallest entry along an axis, which names its unit."""
     x = engine.value(call.args["self"])
     dim: Any = call.args.get("dim")
     if dim is None or not x.axes:
@@ -188,7 +188,7 @@ def first_place(engine: Engine, call: Call) -> Value:
 
 
 def places(engine: Engine, call: Call, x: Value, dim: int) -> Value:
-    """Index of the largest or smallest entry along an axis, for each of the others."""
+    """Index of the largest or smallest entry along an axis, for each position of the others."""
     units, _ = _ordered(engine, call, replace(x, names=None), dim, 1)
     engine.drop(x.names)
     rest = [engine.homogeneous(a) for i, a in enumerate(x.axes) if i != dim]
@@ -213,7 +213,7 @@ def embedding_bag(engine: Engine, call: Call) -> list[Value]:
 
 @register_rule("aten::histc")
 def count(engine: Engine, call: Call) -> Value:
-    """Numbers of rows that named each unit: the counts move with the units."""
+    """The number of rows that named each unit: the counts move with the units."""
     x, bins = engine.value(call.args["self"]), call.args["bins"]
     units = named(engine, call.args["self"], bins)
     if units is None or (call.args["min"], call.args["max"]) != (0, bins - 1):
@@ -226,7 +226,7 @@ def count(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::_grouped_mm", "transformers::grouped_mm_fallback")
 def grouped(engine: Engine, call: Call) -> Any:
-    """Rows in groups, each group times a matrix of its own, the groups given by where they end."""
+    """Groups of rows, given by where they end, each multiplied by its own matrix."""
     x = engine.value(call.args["self" if "self" in call.args else "input"])
     w = engine.value(call.args["mat2" if "mat2" in call.args else "weight"])
     ends = call.args.get("offs")
@@ -241,7 +241,7 @@ def grouped(engine: Engine, call: Call) -> Any:
 
 
 def _groups(engine: Engine, call: Call, x: Value, w: Value, ends: Ref) -> tuple[Axis, Axis, Any]:
-    """The rows, the matrices that they are multiplied by, and by what these were chosen."""
+    """The rows, the matrices that multiply them, and what chose these."""
     names = engine.value(ends).names
     if names is not None and names.kind == "offsets" and axis_size(names.of) == w.shape[0]:
         order = engine.pool.resolve(names.rows)
@@ -259,7 +259,7 @@ def _groups(engine: Engine, call: Call, x: Value, w: Value, ends: Ref) -> tuple[
 
 @register_rule("aten::nonzero", "aten::bincount", "aten::unique_consecutive", "aten::_ctc_loss")
 def looked_at(engine: Engine, call: Call) -> list[Value]:
-    """Places, extremes or counts of what is fixed, sums over all alignments of labels: nothing of them moves."""
+    """Indices, extremes or counts of fixed axes, sums over all alignments of labels: nothing moves in them."""
     if call.op == "aten::_ctc_loss" and any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:]):
         return unknown(engine, call)
     why = f"numbers taken by {call.where}"

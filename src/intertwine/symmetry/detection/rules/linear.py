@@ -1,7 +1,7 @@
-"""Linear maps: matrix products, convolutions of every rank, scaled dot-product attention, distances between rows.
+"""Rules of linear maps: matrix products, convolutions of all ranks, dot-product attention, distances between rows.
 
-Functions of matrices: inverses, exponentials. Complex numbers: a complex tensor has the axes of its real and its
-imaginary part, since elements are real and real maps of its units commute with taking the parts.
+Also functions of matrices (inverses, exponentials) and complex numbers: a complex tensor has the axes of its real and
+imaginary parts, since elements are real, and real maps of its units commute with taking the parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,13 +28,13 @@ def matmul(engine: Engine, a: Value, b: Value) -> Value:
 
 
 def meet(engine: Engine, free: tuple[Axis, ...], summed: Axis, via: tuple[Pick, ...]) -> None:
-    """Note which axes a contraction brings together, before and after the sum."""
+    """Record which axes a contraction brings together, before and after the sum."""
     engine.met += [(*axes, *origins(engine, axes, via)) for axes in ((*free, summed), free)]
 
 
 @register_rule(*(LINEAR.keys() - {"aten::convolution", "aten::_grouped_mm"}))
 def product(engine: Engine, call: Call) -> Value:
-    """Products of matrices, of batches of them and by transposed ones, added to something or not."""
+    """Products of matrices, batched or not, transposed or not, with or without an added term."""
     first, second, summed, bias = LINEAR[call.op]
     x, w = engine.value(call.args[first]), engine.value(call.args[second])
     if summed == -1:
@@ -49,7 +49,7 @@ def product(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::convolution")
 def convolution(engine: Engine, call: Call) -> Value:
-    """Convolutions, transposed or not, in groups or not: channels are contracted group by group, space is fixed."""
+    """Convolutions, transposed or not, grouped or not: channels are contracted group by group, positions are fixed."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
     engine.fix_all(w.axes[2:], "convolution kernel")
     where = lambda: _space(engine, call, x.axes[2 - len(w.axes) :], w.shape[2:])
@@ -57,7 +57,7 @@ def convolution(engine: Engine, call: Call) -> Value:
 
 
 def _convolved(engine: Engine, call: Call, x: Value, w: Value, where: Callable[[], Sequence[Axis]]) -> Value:
-    """Channels contracted group by group, with the spatial axes that ``where`` gives, and a bias."""
+    """Channels contracted group by group, with the spatial axes given by ``where``, and a bias."""
     groups, rank = call.args["groups"], len(w.axes) - 2
     batch, channels, spatial = x.axes[: -rank - 1], x.axes[-rank - 1], x.axes[-rank:]
     outer = engine.split(w.axes[0], (groups, w.shape[0] // groups))
@@ -77,7 +77,7 @@ def _convolved(engine: Engine, call: Call, x: Value, w: Value, where: Callable[[
 
 @register_rule("torchvision::deform_conv2d")
 def deformed_convolution(engine: Engine, call: Call) -> Value:
-    """A convolution that reads displaced places: linear in the channels; places and masks do not scale."""
+    """A deformable convolution: linear in the channels; offsets and masks do not scale."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
     why = f"places read by {call.where}"
     engine.fix_all((*x.axes[2:], *w.axes[2:]), why)
@@ -94,7 +94,7 @@ def deformed_convolution(engine: Engine, call: Call) -> Value:
 
 
 def _space(engine: Engine, call: Call, spatial: Sequence[Axis], kernel: Sequence[int]) -> list[Axis]:
-    """Spatial axes of the result: the same where nothing but single points are read, fixed otherwise."""
+    """Spatial axes of the result: unchanged if only single points are read, fixed otherwise."""
     shape = engine.made(call)[-len(spatial) :]
     axes = []
     for i, axis in enumerate(spatial):
@@ -110,7 +110,7 @@ def _space(engine: Engine, call: Call, spatial: Sequence[Axis], kernel: Sequence
 
 @register_rule(*SCALED_DOT_PRODUCTS)
 def attention(engine: Engine, call: Call) -> list[Value]:
-    """``softmax(q k^T + mask) v``, head by head; keys and values with fewer heads are shared by groups of queries."""
+    """``softmax(q k^T + mask) v``, head by head; with fewer heads, keys and values are shared by groups of queries."""
     q, k, v = (engine.value(call.args[name]) for name in ("query", "key", "value"))
     heads, shared = q.shape[-3], k.shape[-3]
     if heads != shared:
@@ -131,7 +131,7 @@ def attention(engine: Engine, call: Call) -> list[Value]:
         scores = Value((*scores.axes[:-2], *tokens))
     scores = Value(tuple(engine.rigid(a, f"softmax in {call.where}") for a in scores.axes))
     engine.mix(scores.axes, scores.axes[-1])
-    if axis_size(scores.axes[-1]) == 1:  # a single key gets all of the attention, whatever it is
+    if axis_size(scores.axes[-1]) == 1:  # a single key gets all of the attention
         engine.skip(call.args["query"], call.args["key"])
     result = matmul(engine, scores, v)
     if heads != shared:
@@ -141,7 +141,7 @@ def attention(engine: Engine, call: Call) -> list[Value]:
 
 @register_rule("aten::_cdist_forward", "aten::_euclidean_dist", "aten::cdist")
 def between(engine: Engine, call: Call) -> Value:
-    """Distances of all rows of one tensor to all rows of another: Euclidean ones let orthogonal maps pass."""
+    """Distances between all rows of two tensors: Euclidean distances let orthogonal maps pass."""
     x, y = engine.value(call.args["x1"]), engine.value(call.args["x2"])
     batch = [engine.equal(a, b) for a, b in zip(x.axes[:-2], y.axes[:-2], strict=True)]
     rows = (*batch, x.axes[-2], y.axes[-2])
@@ -151,7 +151,7 @@ def between(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::_pdist_forward")
 def among(engine: Engine, call: Call) -> Value:
-    """Distances among the rows of one tensor, pair after pair: the rows are fixed."""
+    """Pairwise distances among the rows of one tensor: the rows are fixed."""
     x = engine.value(call.args["self"])
     why = f"pairs of rows at {call.where}"
     engine.fix(x.axes[0], why)
@@ -160,7 +160,7 @@ def among(engine: Engine, call: Call) -> Value:
 
 
 def _measured(engine: Engine, call: Call, rows: tuple[Axis, ...], units: Axis) -> None:
-    """The length of differences along ``units``, row by row."""
+    """Restrict axes as the length of differences along ``units``, row by row, requires."""
     for axis in rows:
         engine.rigid(axis, f"distances taken by {call.where}")
     engine.no_scale(units, f"distances taken by {call.where}")
@@ -173,7 +173,7 @@ def _measured(engine: Engine, call: Call, rows: tuple[Axis, ...], units: Axis) -
 
 @register_rule("aten::linalg_inv_ex")
 def inverse(engine: Engine, call: Call) -> list[Value]:
-    """Inverses: what acts on the rows acts inversely on the columns of the result, and the other way round."""
+    """Inverses: what acts on the rows acts inversely on the columns of the result, and vice versa."""
     x = engine.value(call.args["A"])
     for axis in x.axes:
         engine.monomial(axis)
@@ -186,7 +186,7 @@ def inverse(engine: Engine, call: Call) -> list[Value]:
 
 @register_rule("aten::linalg_matrix_exp")
 def exponential(engine: Engine, call: Call) -> Any:
-    """Exponentials: what acts on the rows acts inversely on the columns, and so it does on the result."""
+    """Exponentials: what acts on the rows acts inversely on the columns, of the argument as of the result."""
     x = engine.value(call.args["self"])
     *batch, rows, columns = x.axes
     if any(isinstance(f, Flat) for axis in (rows, columns) for f in axis) or not list(slots(rows)):
@@ -201,9 +201,9 @@ def exponential(engine: Engine, call: Call) -> Any:
 
 @register_rule("aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd")
 def volume(engine: Engine, call: Call) -> list[Value]:
-    """Determinants: what acts on the rows acts inversely on the columns, if nothing else is read.
+    """Determinants: what acts on the rows must act inversely on the columns, if nothing else is read.
 
-    Their logarithms, and singular values: orthogonal maps pass on both sides.
+    Also their logarithms, and singular values, which let orthogonal maps pass on both sides.
     """
     x, read = engine.value(call.args["A"]), 0 if call.op == "aten::_linalg_det" else 1
     if any(ref is not None and ref.id in engine.readers for i, ref in enumerate(call.outputs) if i != read):
@@ -223,7 +223,7 @@ def volume(engine: Engine, call: Call) -> list[Value]:
 
 @register_rule("aten::view_as_complex")
 def as_complex(engine: Engine, call: Call) -> Value:
-    """Pairs of numbers as complex ones: which is which is fixed."""
+    """Pairs of numbers as complex numbers; the order within a pair is fixed."""
     x = engine.value(call.args["self"])
     engine.fix(x.axes[-1], f"real and imaginary parts at {call.where}")
     return Value(x.axes[:-1], x.zero)

@@ -1,7 +1,7 @@
-"""Reductions over axes, and over windows of space: sums, means, extrema, norms, softmax, running sums, pooling.
+"""Rules of reductions over axes and spatial windows: sums, means, extrema, norms, softmax, running sums, pooling.
 
-Resampling, padding by copies, crops by boxes; normalisations, whose stabilising epsilon stops scales, except where
-batch norm's stored variance can follow.
+Also of resampling, padding by copies and crops by boxes; and of normalisations, whose stabilising epsilon stops scales,
+except where batch norm's stored variance can follow.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ def _reduced(call: Call, axes: Sequence[Axis], dims: set[int]) -> Value:
 
 
 def _by_laws(engine: Engine, call: Call, along: Law, beside: Law) -> Value:
-    """A reduction that takes something away from the axes that it runs along, and from those beside them."""
+    """A reduction that restricts the axes it runs along, and those beside them."""
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))
     return _reduced(call, [along(a) if i in dims else beside(a) for i, a in enumerate(x.axes)], dims)
@@ -43,7 +43,7 @@ def _by_laws(engine: Engine, call: Call, along: Law, beside: Law) -> Value:
 
 @register_rule("aten::sum", "aten::mean", "aten::nansum")
 def total(engine: Engine, call: Call) -> Value:
-    """Sums: over a moved axis only permutations pass, over a square orthogonal maps too; of products, contractions."""
+    """Sums: over a moving axis only permutations pass, over a square orthogonal maps too; of products, contractions."""
     x = engine.value(call.args["self"])
     if x.factors is not None:
         return _contraction(engine, call, x, _dims(call, len(x.axes)))
@@ -108,7 +108,7 @@ def softmax(engine: Engine, call: Call) -> Value:
     if axes:
         along = axes[call.args["dim"] % len(axes)]
         engine.mix(axes, along)
-        if axis_size(along) == 1:  # the share of the only one is 1, whatever it is
+        if axis_size(along) == 1:  # the share of a single entry is always 1
             engine.skip(call.args["self"])
     return Value(axes)
 
@@ -122,13 +122,13 @@ def rigid_reduction(engine: Engine, call: Call) -> Value:
 
 @register_rule(*aten("cumsum rot90 cummax cummin cumprod logcumsumexp _fft_r2c _fft_c2c _fft_c2r"))
 def ordered(engine: Engine, call: Call) -> list[Value]:
-    """Operations along an order, and Fourier transforms: they fix their axis and are linear in the others.
+    """Operations along an order, and Fourier transforms: they fix their axis and are linear along the others.
 
-    Of running functions that are not linear, extremes let positive scales pass, others permutations.
+    Of nonlinear running functions, extrema let positive scales pass, the others only permutations.
     """
     x = engine.value(call.args["self"])
     if call.op == "aten::cumsum" and x.names is not None and x.names.kind == "counts" and len(x.axes) == 1:
-        return [Value(x.axes, names=replace(x.names, kind="offsets"))]  # where the rows of each unit end
+        return [Value(x.axes, names=replace(x.names, kind="offsets"))]  # the end of each unit's rows
     engine.drop(x.names)
     where = _dims(call, len(x.axes))
     why = f"{'Fourier transform at' if 'fft' in call.op else 'order matters to'} {call.where}"
@@ -144,7 +144,7 @@ def ordered(engine: Engine, call: Call) -> list[Value]:
 
 @register_rule("aten::median", "aten::nanmedian", "aten::kthvalue", "aten::mode")
 def ranked(engine: Engine, call: Call) -> list[Value]:
-    """One entry by its rank along an axis, fixed where its place is read; positive scales pass along the others."""
+    """An entry by its rank along an axis, which is fixed if the index is read; positive scales pass along others."""
     located = any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:])
     fixed: Law = lambda axis: engine.fix(axis, f"order matters to {call.where}")
     result = _by_laws(engine, call, fixed if located else engine.rigid, engine.homogeneous)
@@ -153,7 +153,7 @@ def ranked(engine: Engine, call: Call) -> list[Value]:
 
 @register_rule("aten::prod")
 def product(engine: Engine, call: Call) -> Value:
-    """Products over an axis: of a known number of factors, so scales of the other axes are raised to that power."""
+    """Products over an axis: the number of factors is known, so scales of other axes are raised to that power."""
     x = engine.value(call.args["self"])
     count = prod(x.shape[k] for k in _dims(call, len(x.axes)))
     power: Law = lambda axis: engine.powered(engine.monomial(axis), count, bool(count % 2))
@@ -169,7 +169,7 @@ _LINEAR = _AVERAGED | operations.INTERPOLATIONS | operations.GATHERS | _SMOOTHED
 
 @register_rule(*_MAX)
 def max_pool(engine: Engine, call: Call) -> list[Value]:
-    """Maxima over windows, and where they are: positive scales and permutations of channels pass."""
+    """Maxima over windows, and their positions: positive scales and permutations of channels pass."""
     result = windowed(engine, call)
     if isinstance(samples := call.args.get("random_samples"), Ref):  # windows drawn for each channel
         for own, drawn in zip(result.axes, engine.value(samples).axes[:2]):
@@ -182,12 +182,12 @@ def max_pool(engine: Engine, call: Call) -> list[Value]:
 
 @register_rule("aten::max_unpool2d", "aten::max_unpool3d")
 def max_unpool(engine: Engine, call: Call) -> Value:
-    """Entries put back where maxima were, with zeros between: each channel has its own places."""
+    """Entries put back to the positions of maxima, with zeros between: each channel has its own positions."""
     result, places = windowed(engine, call), engine.value(call.args["indices"])
     first = len(places.axes) - int(next(c for c in call.op if c in "23"))
     engine.fix_all(places.axes[first:], f"spatial positions of {call.where}")
 
-    def pair(entry: Any, place: Any) -> Any:  # equal entries at other places are no longer equal
+    def pair(entry: Any, place: Any) -> Any:  # equal entries at different positions are no longer equal
         return Slot(place.space, place.size) if isinstance(entry, Flat) and isinstance(place, Slot) else entry
 
     why = f"places read by {call.where}"
@@ -198,7 +198,7 @@ def max_unpool(engine: Engine, call: Call) -> Value:
 
 @register_rule(*_LINEAR)
 def windowed(engine: Engine, call: Call) -> Value:
-    """Averages over windows, interpolation, also at places that a grid gives, padding by copies: linear in channels."""
+    """Averages over windows, interpolation (also at grid points) and padding by copies: linear in channels."""
     x, why = engine.value(call.inputs[0]), f"spatial positions of {call.where}"
     if "grid" in call.op:
         engine.fix_all((x.axes[0], *engine.value(call.args["grid"]).axes), why)
@@ -209,7 +209,7 @@ def windowed(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::triu", "aten::tril")
 def triangle(engine: Engine, call: Call) -> Value:
-    """Everything above (or below) a diagonal set to zero: in the two last axes no permutations pass."""
+    """Triangular parts: everything above (or below) a diagonal is zero, so the last two axes pass no permutations."""
     x = engine.value(call.args["self"])
     why = f"places relative to a diagonal at {call.where}"
     last = (engine.multiplied(engine.fresh(axis_size(a), why, i), a) for i, a in enumerate(x.axes[-2:]))
@@ -230,9 +230,9 @@ def crops(engine: Engine, call: Call) -> list[Value]:
 
 @register_rule(*operations.BATCH_NORMS)
 def batch_norm(engine: Engine, call: Call) -> list[Value]:
-    """Batch norm with stored statistics: input and output scale independently (v2 E.47, v1 E.26).
+    """Batch norm with stored statistics: its input and output scale independently (v2 E.47, v1 E.26).
 
-    The mean follows the input, the variance its square, as ``a^2 (v + eps) - eps``, which is exact.
+    The mean scales as the input and the variance as its square, ``a^2 (v + eps) - eps``, which is exact.
     """
     x = engine.value(call.args["input"])
     channels = x.axes[1]
@@ -256,7 +256,7 @@ def batch_norm(engine: Engine, call: Call) -> list[Value]:
 
 
 def _standardised(engine: Engine, x: Any, variance: Any) -> Any:
-    """Input over the root of the stored variance, with ``2 log a - log v = 0``: only the sign of ``a`` is left."""
+    """Input over the root of the stored variance, with ``2 log a - log v = 0``: only the sign of ``a`` remains."""
     if not isinstance(variance, Slot):
         return engine.rigid((x,))[0] if isinstance(x, Slot) else Flat(x.size)
     if not isinstance(x, Slot):
@@ -268,7 +268,7 @@ def _standardised(engine: Engine, x: Any, variance: Any) -> Any:
 
 
 def _owns_statistics(engine: Engine, call: Call, mean: Ref, variance: Ref) -> bool:
-    """Whether mean and variance are stored tensors that only this kind of call reads, with one epsilon; noted if so."""
+    """Whether mean and variance are stored tensors that only such calls read, with one epsilon; recorded if so."""
     names = {ref.id: name for name, ref in engine.program.states.items()}
     if mean.id not in names or variance.id not in names:
         return False
@@ -317,14 +317,14 @@ def layer_norm(engine: Engine, call: Call) -> list[Value]:
     _normalise(engine, x.axes, range(first, len(x.axes)), centred, plain)
     *others, last = (forget_zeros(a) for a in x.axes)
     weight = call.args.get("weight")
-    if isinstance(weight, Ref) and len(engine.value(weight).axes[-1]) == 1:  # not cut into factors by other readers
+    if isinstance(weight, Ref) and len(engine.value(weight).axes[-1]) == 1:  # not split into factors by other readers
         last = engine.unrolled(last)
     return [_affine(engine, Value((*others, last)), call, len(others))]
 
 
 @register_rule("aten::native_group_norm")
 def group_norm(engine: Engine, call: Call) -> list[Value]:
-    """Group norm: units move inside their group and groups move whole."""
+    """Group norm: units move within their group, and groups move as a whole."""
     x = engine.value(call.args["input"])
     group, unit = engine.split(x.axes[1], (call.args["group"], x.shape[1] // call.args["group"]))
     axes = [x.axes[0], group, unit, *x.axes[2:]]

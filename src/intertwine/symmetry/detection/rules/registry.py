@@ -1,6 +1,6 @@
-"""Registry of rules: what each operation does to symmetries, by its qualified name.
+"""Registry of rules: the effect of each operation on symmetries, by its qualified name.
 
-Homogeneity of activations: looked up in the known table of ``intertwine.groups``, else measured.
+The homogeneity of an activation is looked up in the table of ``intertwine.groups``, or else measured.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,12 +23,12 @@ RULES: dict[str, Rule] = {}
 
 
 def register_rule(*ops: str) -> Callable[[Rule], Rule]:
-    """Teach the engine operations: a decorator for a function of the engine and a call.
+    """Register the rule of some operations: a decorator for a function of the engine and a call.
 
     The rule reads its arguments from ``call.args`` by their schema names, looks up tensors with
-    ``engine.value(ref)``, says what the operation takes away from their axes (``engine.rigid``, ``no_scale``,
-    ``no_sign``, ``monomial``, ``fix``) and returns a ``Value`` for its result, or a list with one for every result. A
-    rule that claims too much gives a wrong group: test it with ``Symmetry.verify``.
+    ``engine.value(ref)``, restricts their axes as the operation requires (``engine.rigid``, ``no_scale``, ``no_sign``,
+    ``monomial``, ``fix``) and returns a ``Value`` for its result, or a list with one for every result. A rule that
+    claims too much gives a wrong group: test it with ``Symmetry.verify``.
 
     Args:
         *ops: Qualified operation names without overload or trailing underscore, such as ``"mylib::gate"``.
@@ -55,25 +55,25 @@ def unknown(engine: Engine, call: Call) -> list[Value]:
 
 
 def opaque(engine: Engine, ref: Ref | None, why: str, tag: Any) -> Value:
-    """A result of which only the shape is known, fixed along every axis."""
+    """A result of which only the shape is known; it is fixed along every axis."""
     shape = engine.program.values[ref.id].shape if ref is not None else ()
     return Value(tuple(engine.fresh(n, why, (tag, i)) for i, n in enumerate(shape)))
 
 
 def relaid(engine: Engine, x: Value, shape: Sequence[int], kept: Mapping[int, int], why: str) -> Value:
-    """A tensor laid out anew: axes are those ``kept`` (new to old) and fresh ones, what is not kept is fixed."""
+    """A tensor in a new layout, with the axes ``kept`` (new to old) and fresh ones; axes not kept are fixed."""
     engine.fix_all((a for i, a in enumerate(x.axes) if i not in kept.values()), why)
     axes = (x.axes[kept[i]] if i in kept else engine.fresh(n, why, ("relaid", i)) for i, n in enumerate(shape))
     return Value(tuple(axes), x.zero)
 
 
 def relaid_along(engine: Engine, call: Call, x: Value, dims: Iterable[int], why: str) -> Value:
-    """The result of a call that lays some axes out anew and keeps the others in their places."""
+    """The result of a call that changes the layout of some axes and keeps the others in place."""
     others = set(range(len(x.axes))) - {dim % len(x.axes) for dim in dims}
     return relaid(engine, x, engine.made(call), {i: i for i in others}, why)
 
 
-# known activation -> the arguments that are its parameters
+# known activation -> those arguments that are its parameters
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "leaky_relu": ("negative_slope",),
     "hardtanh": ("min_val", "max_val"),
@@ -82,11 +82,11 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "softshrink": ("lambd",),
 }
 _NOTHING = Homogeneity("nonlinear")
-_FINITE = Homogeneity("nonlinear", 1, "odd")  # numbers stay as they are, what is none becomes zero
+_FINITE = Homogeneity("nonlinear", 1, "odd")  # finite numbers stay, others become zero
 
 
 def is_pointwise(call: Call) -> bool:
-    """Whether an operation works number by number: by our table, or as torch has it, or its counterpart, tagged."""
+    """Whether an operation is elementwise: by our table, or because torch tags it, or its counterpart, so."""
     return call.func is not None and _is_pointwise(call.op, call.func)
 
 
@@ -103,8 +103,8 @@ def _is_pointwise(op: str, func: Any) -> bool:
 def scaling_of(call: Call) -> Homogeneity:
     """The scalar laws of a pointwise call on one tensor.
 
-    Nothing passes where numbers are among the arguments of an operation that the table lacks: a threshold beyond the
-    range of a measurement would go unseen.
+    Nothing passes if an operation that is not in the table has numbers among its arguments: a measurement would miss a
+    threshold beyond its range.
     """
     name = call.op.removeprefix("aten::")
     if name in _PARAMETERS:

@@ -1,4 +1,4 @@
-"""Shapes: views, transpositions, expansions, concatenations and slices."""
+"""Rules of shape operations: views, transpositions, expansions, concatenations and slices."""
 
 from collections.abc import Sequence
 from math import prod
@@ -39,7 +39,7 @@ def same(engine: Engine, call: Call) -> Value:
 
 @register_rule(*_VIEWS, "aten::_reshape_alias")
 def view(engine: Engine, call: Call) -> Any:
-    """Views: axes are read row by row and cut anew."""
+    """Views: axes are read in row-major order and split anew."""
     out = call.outputs[0]
     x = engine.value(call.args["self"])
     if out is None or engine.dtype(call.args["self"]) != engine.dtype(out):
@@ -72,7 +72,7 @@ def _reshaped(engine: Engine, x: Value, shape: Sequence[int]) -> Value:
 
 @register_rule(*_MOVES)
 def moved(engine: Engine, call: Call) -> Value:
-    """Axes in another order, with or without some of size one: told by what the call makes of other sizes."""
+    """Axes in another order, with or without some of size one, as probed by the call's result on other sizes."""
     x = engine.value(call.args["self"])
     settings = {name: value for name, value in call.args.items() if name != "self"}
     trial = torch.empty([1 if n == 1 else i + 2 for i, n in enumerate(x.shape)], device="meta")
@@ -82,7 +82,7 @@ def moved(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::expand")
 def expand(engine: Engine, call: Call) -> Value:
-    """Axes of size one made longer by repeating."""
+    """Axes of size one, expanded by repetition."""
     x, shape = engine.value(call.args["self"]), engine.made(call)
     axes = ((),) * (len(shape) - len(x.axes)) + x.axes
     return Value(tuple(a or flat(n, x.zero) for a, n in zip(axes, shape)), x.zero)
@@ -98,7 +98,7 @@ def repeat(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::cat", IN_TURN)
 def cat(engine: Engine, call: Call) -> Value:
-    """Concatenation, of rows one after the other or in turn."""
+    """Concatenation, of rows one after the other or interleaved."""
     values = [engine.value(ref) for ref in call.args["tensors"] if engine.program.values[ref.id].shape != (0,)]
     dim = call.args["dim"] % len(values[0].axes)
     joined = values[0]
@@ -114,7 +114,7 @@ def cat(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::stack")
 def stack(engine: Engine, call: Call) -> Value:
-    """Concatenation along a new axis, of tensors that are used together: they move alike, and their order is fixed."""
+    """Stack along a new axis: tensors that are used together move alike, and their order is fixed."""
     joined, *others = values = [engine.value(ref) for ref in call.args["tensors"]]
     for other in others:
         joined = Value(tuple(engine.equal(a, b) for a, b in zip(joined.axes, other.axes)))
@@ -125,7 +125,7 @@ def stack(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::constant_pad_nd")
 def pad(engine: Engine, call: Call) -> Value:
-    """Padding with one number; negative amounts cut."""
+    """Padding with one number; negative amounts crop."""
     x, amounts = engine.value(call.args["self"]), call.args["pad"]
     zero = call.args["value"] == 0
     axes = list(x.axes)
@@ -143,7 +143,7 @@ def pad(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::slice", "aten::slice_copy")
 def slice_(engine: Engine, call: Call) -> Value:
-    """Rows ``start:stop:step`` of an axis; steps take one of the axes that give rows in turn, or fix it."""
+    """Rows ``start:stop:step`` of an axis; a step picks one of several interleaved axes, or fixes the axis."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
     size, step = x.shape[dim], call.args["step"]
@@ -165,7 +165,7 @@ def slice_(engine: Engine, call: Call) -> Value:
 
 
 def rows(engine: Engine, axis: Axis, start: int, stop: int) -> Axis:
-    """Some rows of an axis; axes that are fixed anyway are not cut into pieces."""
+    """Some rows of an axis; axes that are fixed anyway are not split."""
     if len(axis) == 1 and isinstance(axis[0], Slot):
         node = engine.pool.node(axis[0].space)
         if node.pinned and not node.held:
@@ -184,7 +184,7 @@ def select(engine: Engine, call: Call) -> Value:
 
 
 def pick(engine: Engine, axis: Axis, index: int) -> tuple[Pick, ...]:
-    """One unit of an axis is singled out: the axis is held, and what is left of the tensor comes from that unit."""
+    """One unit of an axis, singled out: the axis is held, and the rest of the tensor comes from that unit."""
     axis = engine.pool.resolve(axis)
     if not axis or all(isinstance(f, Flat) for f in axis):
         return ()
@@ -195,7 +195,7 @@ def pick(engine: Engine, axis: Axis, index: int) -> tuple[Pick, ...]:
     if len(axis) == 1 and isinstance(axis[0], Slot):
         engine.hold(engine.rigid(axis, why), why)
         tensor = engine.call.args["self"]
-        # the first unit of one stacked parameter belongs to the first of another; that of activations is its own
+        # the first units of stacked parameters belong together; that of activations stands alone
         label = ("unit", index) if is_state(engine, tensor) else ("place", tensor.id, index)
         return (Pick(label, (), (Slot(axis[0].space, axis[0].size),)),)
     engine.fix(axis, why)
@@ -204,7 +204,7 @@ def pick(engine: Engine, axis: Axis, index: int) -> tuple[Pick, ...]:
 
 @register_rule("aten::diagonal", "aten::diagonal_copy")
 def diagonal(engine: Engine, call: Call) -> Value:
-    """Entries whose places along two axes agree: products of what acts on both; off the middle, both are fixed."""
+    """Diagonals: what acts on both axes is multiplied; off the main diagonal, both axes are fixed."""
     x, count = engine.value(call.args["self"]), engine.made(call)[-1]
     first, second = (call.args[key] % len(x.axes) for key in ("dim1", "dim2"))
     kept = tuple(a for i, a in enumerate(x.axes) if i not in (first, second))
@@ -218,7 +218,7 @@ def diagonal(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
 def packed(engine: Engine, call: Call) -> list[Value]:
-    """The steps of all sequences one after the other, or filled up as sequences again: they are fixed."""
+    """Packed steps of sequences, or sequences padded again: the steps are fixed."""
     name, sizes, before, after = ("input", "lengths", 2, 1) if "input" in call.args else ("data", "batch_sizes", 1, 2)
     x, why = engine.value(call.args[name]), f"steps of sequences at {call.where}"
     if isinstance(call.args.get(sizes), Ref):

@@ -1,8 +1,8 @@
 """Unit indices: integers that name units, and rows selected by them, as in routing to experts.
 
-Where an operation gives places along an axis (``topk``, ``sort``, ``argmax``), the numbers name units, and only
-operations that know what the numbers stand for let these move. Rows picked by such numbers still tell from which unit
-they came, so that every unit may have its own inner spaces.
+If an operation returns indices along an axis (``topk``, ``sort``, ``argmax``), these numbers name units, and only
+operations that know what the numbers stand for let the units move. Rows picked by such numbers still record the unit
+they came from, so that every unit may have its own inner spaces.
 """
 
 from collections import Counter
@@ -23,19 +23,19 @@ from ..axis_terms import Axis, Pick, Segments, Slot, Value, axis_size, slots
 from ..engine import Engine
 from .registry import is_pointwise
 
-# numbers are only copied and laid out anew; the first ones keep each of them exactly once
+# numbers are only copied and rearranged; the first operations keep each of them exactly once
 _SAME = operations.REARRANGEMENTS
 _SOME = operations.PARTS | operations.REPEATS | {"intertwine::part"}
-# rules that read the numbers for what they stand for
+# rules that interpret the numbers as units
 _READERS = {"transformers::grouped_mm_fallback"} | aten(
     "index index_select gather sort argsort scatter histc cumsum index_put _grouped_mm floor_divide div embedding"
 )
-# every row of the result comes from the same rows of the arguments
+# every row of the result comes from the corresponding rows of the arguments
 _ROWWISE = operations.LAYER_NORMS | operations.RMS_NORMS | operations.SOFTMAXES | aten("native_dropout glu")
 
 
 def unread_names(engine: Engine, call: Call) -> None:
-    """Units named by numbers that an operation reads as mere numbers stay where they are."""
+    """Fix units named by numbers that an operation reads as mere numbers."""
     if call.op in _SAME | _SOME | _READERS | operations.FILLS:
         return
     for ref in call.inputs:
@@ -43,7 +43,7 @@ def unread_names(engine: Engine, call: Call) -> None:
 
 
 def named(engine: Engine, ref: Any, size: int) -> Axis | None:
-    """The axis of ``size`` units that the numbers in a tensor name, if they name any."""
+    """The axis of ``size`` units that the numbers in a tensor name, if any."""
     names = engine.value(ref).names if isinstance(ref, Ref) else None
     if names is None or names.kind != "units":
         return None
@@ -55,10 +55,10 @@ def named(engine: Engine, ref: Any, size: int) -> Axis | None:
 
 
 def carried(engine: Engine, call: Call, value: Value, first_mix: int) -> Value:
-    """The result of a call with the names and origins of rows that it has from its arguments."""
+    """The result of a call, with the names and origins of rows that it inherits from its arguments."""
     copies = call.op in _SAME | _SOME
     if not copies and call.op not in _READERS and any(value.names is engine.value(r).names for r in call.inputs):
-        value = replace(value, names=None)  # of an argument that came back as it was; they were read as numbers
+        value = replace(value, names=None)  # of an argument returned unchanged; they were read as numbers
     if copies and value.names is None and (names := engine.value(call.inputs[0]).names) is not None:
         kept = replace(names, all=names.all and call.op in _SAME)
         value = replace(value, names=kept if names.kind == "units" or call.op in _SAME else None)
@@ -70,21 +70,21 @@ def carried(engine: Engine, call: Call, value: Value, first_mix: int) -> Value:
 
 
 def joined(engine: Engine, parts: Iterable[tuple[Pick, ...]]) -> tuple[Pick, ...]:
-    """The origins of rows made from several tensors; rows from more than one unit of an axis have none there."""
+    """The origins of rows made from several tensors; rows from more than one unit of an axis lose that origin."""
     found: dict[tuple, list[Pick]] = {}
     for pick in (pick for part in parts for pick in part):
         of = engine.pool.resolve(pick.of)
         key = tuple(slot.space for slot in slots(of))
         twin = next((p for known in found.values() for p in known if _same_unit(engine, p, pick)), None)
         if twin is not None and key not in found:
-            engine.equal(of, twin.of)  # the first unit of one axis with the first of the other, and so on
+            engine.equal(of, twin.of)  # first unit with first unit, and so on
         elif not any(pick.label == known.label for known in found.setdefault(key, [])):
             found[key].append(pick)
     return tuple(picks[0] for picks in found.values() if len(picks) == 1)
 
 
 def _same_unit(engine: Engine, a: Pick, b: Pick) -> bool:
-    """Whether both stand for the same place of axes of one length, neither of which moves."""
+    """Whether both mean the same position of axes of equal length, neither of which moves."""
     if a.label != b.label or a.rows or b.rows:
         return False
     both = (*engine.pool.resolve(a.of), *engine.pool.resolve(b.of))
@@ -92,47 +92,47 @@ def _same_unit(engine: Engine, a: Pick, b: Pick) -> bool:
 
 
 def without(engine: Engine, via: tuple[Pick, ...], along: Iterable[Axis]) -> tuple[Pick, ...]:
-    """The origins that outlive mixing, or summing over, some axes: those of rows that are not among them."""
+    """The origins that survive mixing or summing over some axes: those of rows that are not among these."""
     gone = {slot.space for axis in along for slot in slots(engine.pool.resolve(axis))}
     return tuple(p for p in via if not gone.intersection(s.space for s in slots(engine.pool.resolve(p.rows))))
 
 
 def origins(engine: Engine, axes: Sequence[Axis], via: Iterable[Pick]) -> list[Axis]:
-    """The axes that rows of a tensor come from: beside them, inner spaces may have one element for each unit."""
+    """The axes that rows of a tensor come from: inner spaces beside them may have one element for each unit."""
     tally = Counter(slot.space for axis in axes for slot in slots(axis))
     found = []
     for pick in via:
         rows = engine.pool.resolve(pick.rows)
-        cut = any(isinstance(f, Segments) for f in rows)  # of some rows only: which ones they were is lost
+        cut = any(isinstance(f, Segments) for f in rows)  # of some rows only: it is unknown which
         if not cut and all(tally[slot.space] == 1 for slot in slots(rows)):
             found.append(engine.pool.resolve(pick.of))
     return found
 
 
-# sums, products and functions that make two numbers equal only where they were equal before
+# sums, products and functions that make two numbers equal only if they were equal before
 _TOLD = operations.SOFTMAXES | aten(
     "add sub mul div neg pow sum mean mm bmm addmm baddbmm linear linalg_vector_norm _cdist_forward _euclidean_dist "
     "cdist sigmoid exp log softplus sqrt _safe_softmax _log_softmax topk sort max amax"
 )
-_EQUAL = 1e-13  # of numbers that differ by rounding
-# what can set a whole row to zero, so that every unit without a bias gives zero
-_VANISHING = operations.RELUS - aten("leaky_relu _prelu_kernel abs") | aten(  # those are zero at zero alone
+_EQUAL = 1e-13  # relative difference of numbers that differ by rounding
+# operations that can set a whole row to zero, so that every unit without a bias gives zero
+_VANISHING = operations.RELUS - aten("leaky_relu _prelu_kernel abs") | aten(  # those are zero only at zero
     "clamp_max hardtanh where masked_fill index_put scatter masked_scatter zero fill round floor sign"
 )
-# what makes zeros of zeros
+# operations that map zeros to zeros
 _KEEPS_ZERO = aten(
     "mm bmm mul div neg sum mean expand index slice select cat _fused_rms_norm tanh silu gelu leaky_relu elu mish "
     "hardswish abs sin sqrt pow glu"
 )
-_MAY_ADD = operations.LAYER_NORMS | aten("linear convolution")  # they do too, without a bias
+_MAY_ADD = operations.LAYER_NORMS | aten("linear convolution")  # so do these, without a bias
 
 
 def distinct(engine: Engine, ref: Ref, dim: int, count: int = 0) -> bool:
-    """Whether entries along an axis differ for almost all weights, so that their order does not depend on their places.
+    """Whether entries along an axis differ for almost all weights, so that their order is independent of position.
 
-    Sums and products of random weights tell, with zeros in place of what may vanish; nothing is known of what sets
-    different units to one number, as rectifiers and masks do. Units that a mask excludes may be equal where ``count``
-    others are always chosen before.
+    This is tested on sums and products of random weights, with zeros for whatever may vanish. Nothing is claimed of
+    operations that set different units to one number, as rectifiers and masks do. Units that a mask excludes may be
+    equal if ``count`` others are always chosen before them.
     """
     along = engine.value(ref).axes[dim]
     if not engine.dtype(ref).is_floating_point or engine.value(ref).zero or not plain(along):
@@ -145,7 +145,7 @@ def distinct(engine: Engine, ref: Ref, dim: int, count: int = 0) -> bool:
 
 
 def _drawn(engine: Engine, ref: Ref, made: Collection[int], count: int = 0) -> Tensor | None:
-    """A tensor for random weights, computed as far as it is ``made`` of those of the units; ``None`` if not told."""
+    """A tensor for random weights, computed where it is ``made`` from those of the units; ``None`` if undetermined."""
     value, call = engine.program.values[ref.id], engine.producer(ref)
     if ref.id not in made or call is None:
         if value.data is not None and not value.drawn:
@@ -166,12 +166,12 @@ def _drawn(engine: Engine, ref: Ref, made: Collection[int], count: int = 0) -> T
 
 
 def plain(axis: Axis) -> bool:
-    """Whether every factor of an axis tells its units apart: none is the same all along, none is put together."""
+    """Whether every factor of an axis distinguishes its units: none is constant or concatenated."""
     return bool(axis) and all(isinstance(f, Slot) for f in axis)
 
 
 def _may_vanish(engine: Engine, ref: Ref) -> bool:
-    """Whether whole rows of a tensor may be zero on some inputs: padding, rectifiers, masks, and what keeps zeros."""
+    """Whether whole rows of a tensor may be zero on some inputs: by padding, rectifiers, masks, or kept zeros."""
     may = cache(lambda read: not is_state(engine, read) and _vanishes(engine, read, may))
     return _vanishes(engine, ref, may)
 
@@ -191,7 +191,7 @@ def _vanishes(engine: Engine, ref: Ref, may: Callable[[Ref], bool]) -> bool:
 
 
 def _is_mask(engine: Engine, ref: Ref) -> bool:
-    """Whether a factor may be zero for whole rows: truth values, whole numbers, inputs and constants."""
+    """Whether a factor may be zero for whole rows: booleans, integers, inputs and constants."""
     ref, call = behind(engine, ref, _SAME | {"aten::expand"}, lambda r: engine.dtype(r).is_floating_point)
     return not engine.dtype(ref).is_floating_point or (call is None and not engine.moves(ref))
 
@@ -199,14 +199,14 @@ def _is_mask(engine: Engine, ref: Ref) -> bool:
 def behind(
     engine: Engine, ref: Ref, ops: Collection[str] = _SAME, goes: Callable[[Ref], bool] = lambda ref: True
 ) -> tuple[Ref, Call | None]:
-    """What a tensor was before some operations, as far back as it ``goes``, and the call that made it, if one did."""
+    """The tensor before some operations, as far back as it ``goes``, and the call that made it, if any."""
     while goes(ref) and (call := engine.producer(ref)) is not None and call.op in ops:
         ref = call.inputs[0]
     return ref, engine.producer(ref)
 
 
 def _never_chosen(engine: Engine, call: Call, count: int) -> bool:
-    """Whether what a mask excludes is smaller than the rest, of which enough are always left."""
+    """Whether entries that a mask excludes are smaller than the rest, of which enough always remain."""
     number, left = call.args["value"], _left(engine, call.args["mask"])
     _, base = behind(engine, call.args["self"])
     positive = base is not None and base.op in operations.SOFTMAXES | aten("sigmoid exp")
@@ -216,7 +216,7 @@ def _never_chosen(engine: Engine, call: Call, count: int) -> bool:
 
 
 def _left(engine: Engine, mask: Ref) -> Fraction | None:
-    """The share of a row that a mask leaves, where it is made of a given number of different places in each."""
+    """The share of a row that a mask keeps, if it is made from a given number of distinct positions in each row."""
     flipped = False
     kept = _SAME | {"aten::expand"}
     _, call = behind(engine, mask, kept)
@@ -234,6 +234,6 @@ def _left(engine: Engine, mask: Ref) -> Fraction | None:
 
 
 def is_state(engine: Engine, ref: Ref) -> bool:
-    """Whether a tensor is a parameter, or a buffer that moves, perhaps laid out anew."""
+    """Whether a tensor is a parameter or a moving buffer, perhaps in another layout."""
     ref, call = behind(engine, ref)
     return call is None and engine.moves(ref)

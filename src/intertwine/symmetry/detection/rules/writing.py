@@ -1,7 +1,7 @@
-"""Writes and views by strides: rows put at places that an index or a mask names, parts of a tensor overwritten.
+"""Rules of writes and strided views: rows written where an index or a mask says, parts of a tensor overwritten.
 
 The memory of a dense tensor is a product of its axes, outermost stride first. A view, or the part that a write covers,
-takes runs of that product: whole factors, ranges of one, or single units. What cannot be read so is fixed.
+takes runs of that product: whole factors, ranges of one, or single units. Anything else is fixed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,18 +33,18 @@ class Unreadable(Exception):
 
 @dataclass
 class _Factor:
-    """A factor of an axis of a tensor, and what a view shows of it."""
+    """A factor of a tensor axis, and what a view shows of it."""
 
     axis: int  # Which axis
-    stride: int  # How far its units lie apart
-    size: int  # How many they are
+    stride: int  # Distance between its units
+    size: int  # Number of its units
     start: int  # The first one shown
-    count: int = 1  # How many are
+    count: int = 1  # Number of units shown
     shown: int = -1  # The dimension of the view that shows them; -1 for a single unit
 
 
 def factors_of(there: Sequence[Dim], view: Sequence[Dim], offset: int) -> list[_Factor]:
-    """The axes of a tensor as a view that begins at ``offset`` cuts them into factors, outermost first."""
+    """The factors into which a view that begins at ``offset`` cuts the axes of a tensor, outermost first."""
     dims = sorted(((s, n, i) for i, (n, s) in enumerate(there) if n > 1 and s), reverse=True)
     steps = [(s, n, j) for j, (n, s) in enumerate(view) if n > 1 and s]
     if offset < 0 or any(outer < n * s for (outer, *_), (s, n, _) in pairwise(dims)):
@@ -70,7 +70,7 @@ def factors_of(there: Sequence[Dim], view: Sequence[Dim], offset: int) -> list[_
 
 
 def cut_at(factors: Sequence[_Factor]) -> int:
-    """The place, from 1, of the factor of an axis of which some units are shown, with all inside them; 0 for none."""
+    """The 1-based position of the factor that is shown in part, with everything inside its units; 0 if none is."""
     cuts = [k for k, f in enumerate(factors, 1) if f.count < f.size]
     return cuts[0] if len(cuts) == 1 and prod(f.count for f in factors[cuts[0] - 1 :]) > 1 else 0
 
@@ -81,14 +81,14 @@ def _dims(engine: Engine, ref: Ref) -> list[Dim]:
 
 
 def _cut(engine: Engine, axes: Sequence[Axis], sizes: Iterable[tuple[int, int]]) -> list[Axis]:
-    """Axes as products of factors of given sizes, which come axis by axis."""
+    """Axes as products of factors of given sizes, listed axis by axis."""
     own = by_key(sizes)
     return [factor for i in own for factor in engine.split(axes[i], own[i])]
 
 
 @register_rule("aten::as_strided", "intertwine::part_of_write")
 def as_strided(engine: Engine, call: Call) -> Value:
-    """A view by strides: axes in another order, slices and single units of them."""
+    """A strided view: axes in another order, slices and single units of them."""
     source, out = call.args["self"], call.outputs[0]
     if out is None or engine.dtype(source) != engine.dtype(out):
         return _fixed(engine, call, [engine.value(source)])
@@ -98,12 +98,12 @@ def as_strided(engine: Engine, call: Call) -> Value:
 
 @register_rule(PART)
 def part(engine: Engine, call: Call) -> Value:
-    """Rows of a tensor that was laid out anew before they were picked."""
+    """Rows picked from a tensor after a change of its layout."""
     return _shown(engine, call, *call.args["shown"])
 
 
 def _shown(engine: Engine, call: Call, there: Sequence[Dim], view: Sequence[Dim], offset: int) -> Value:
-    """The tensor that a view of another one is; where the first of its factors are cut, so is the axis before all."""
+    """The tensor that a view shows; if the first of its factors are cut, so is the axis before them all."""
     x, shape = engine.value(call.args["self"]), [n for n, _ in view]
     if 0 in shape or 0 in x.shape:
         return Value(tuple(flat(n, x.zero) for n in shape), x.zero)
@@ -137,7 +137,7 @@ def _shown(engine: Engine, call: Call, there: Sequence[Dim], view: Sequence[Dim]
 
 @register_rule("intertwine::written_into", *aten("slice_scatter select_scatter as_strided_scatter"))
 def written_into(engine: Engine, call: Call) -> Value:
-    """A part of a tensor overwritten by another tensor: along one axis beside what stays, elsewhere like it."""
+    """A part of a tensor overwritten by another: along one axis it lies beside the rest, elsewhere it matches it."""
     source, written = call.args["self"], call.args["src"]
     x, y = engine.value(source), engine.value(written)
     if engine.dtype(source) != engine.dtype(written):
@@ -150,7 +150,7 @@ def written_into(engine: Engine, call: Call) -> Value:
         given = call.args["storage_offset"]
         view = list(zip(part.shape, call.args["stride"], strict=True))
         offset = 0 if given is None else given - before.offset
-    elif call.op != "intertwine::written_into":  # the part is what slice or select show
+    elif call.op != "intertwine::written_into":  # the part that slice or select shows
         trial = torch.empty(before.shape, device="meta")
         settings = {name: value for name, value in call.args.items() if name not in ("self", "src")}
         shown = getattr(torch.ops.aten, call.op.removeprefix("aten::").removesuffix("_scatter"))(trial, **settings)
@@ -175,7 +175,7 @@ def written_into(engine: Engine, call: Call) -> Value:
 
 
 def _overwritten(engine: Engine, axis: Axis, start: int, stop: int, piece: Axis, alone: bool) -> Axis:
-    """One axis of a tensor of which the rows ``start:stop`` are overwritten; others are too unless ``alone``."""
+    """One axis of a tensor whose rows ``start:stop`` are overwritten; other axes are cut too unless ``alone``."""
     size = axis_size(axis)
     if stop - start == size:
         return engine.equal(axis, piece) if axis else piece
@@ -195,7 +195,7 @@ def _fixed(engine: Engine, call: Call, values: Iterable[Value]) -> Value:
 
 
 def _whole_rows(engine: Engine, shape: tuple[int, ...], mask: Value) -> int:
-    """Number of first axes that a mask chooses from; along those after them it chooses all or nothing."""
+    """Number of leading axes along which a mask chooses; along later axes it chooses all or nothing."""
     axes = ((),) * (len(shape) - len(mask.axes)) + mask.axes
     first = len(shape)
     while first and all(isinstance(f, Flat) for f in axes[first - 1]):
@@ -205,11 +205,11 @@ def _whole_rows(engine: Engine, shape: tuple[int, ...], mask: Value) -> int:
 
 @register_rule("aten::masked_scatter")
 def masked_scatter(engine: Engine, call: Call) -> Any:
-    """Rows of one tensor put, in their order, where a mask says: the units inside them are those of both tensors."""
+    """Rows of one tensor written, in order, where a mask says: their inner units are those of both tensors."""
     x, mask, source = (engine.value(call.args[name]) for name in ("self", "mask", "source"))
     why = f"rows chosen by a mask at {call.where}"
     first = _whole_rows(engine, x.shape, mask)
-    # the longest run of last axes that both tensors have; else the numbers run on, and are cut into rows
+    # the longest run of trailing axes that both tensors share; else the numbers are cut into rows anew
     fits = [i for i in range(first, len(x.shape)) if source.shape[-(len(x.shape) - i) :] == x.shape[i:]]
     first = fits[0] if fits else first
     inner = x.shape[first:]
@@ -229,14 +229,14 @@ def masked_scatter(engine: Engine, call: Call) -> Any:
 
 
 def _written(engine: Engine, axis: Axis, why: str, tag: int) -> Axis:
-    """An axis some of whose units were written: they are fixed, and so are the others beside them."""
+    """An axis in which some units were written: they are fixed, and so are the others beside them."""
     engine.fix(axis, why)
     return bare(axis) if plain(axis) else engine.fresh(axis_size(axis), why, tag)
 
 
 @register_rule("aten::masked_select")
 def masked_select(engine: Engine, call: Call) -> Any:
-    """Entries that a mask chooses, one after the other: whole rows keep their units."""
+    """Entries that a mask selects, in sequence: whole rows keep their units."""
     x, mask = engine.value(call.args["self"]), engine.value(call.args["mask"])
     first = _whole_rows(engine, x.shape, mask)
     inner = max(prod(x.shape[first:]), 1)
@@ -248,7 +248,7 @@ def masked_select(engine: Engine, call: Call) -> Any:
 
 @register_rule("aten::index_put", "aten::_unsafe_index_put")
 def index_put(engine: Engine, call: Call) -> Value:
-    """Rows written at given places: the indexed axes are fixed, the others are those of both tensors."""
+    """Rows written at given positions: the indexed axes are fixed, the others are those of both tensors."""
     x, written = engine.value(call.args["self"]), engine.value(call.args["values"])
     picks = list(call.args["indices"])
     if (inverse := _inverse(engine, call, picks)) is not None:
@@ -272,7 +272,7 @@ def index_put(engine: Engine, call: Call) -> Value:
 
 
 def _inverse(engine: Engine, call: Call, picks: list[Any]) -> Value | None:
-    """``y[perm] = arange``: the inverse of a permutation, which names the places of its rows."""
+    """``y[perm] = arange``: the inverse of a permutation, which names the positions of its rows."""
     values = engine.program.values[call.args["values"].id]
     if len(picks) != 1 or call.args.get("accumulate") or values.data is None or values.data.ndim != 1:
         return None
@@ -316,7 +316,7 @@ def scatter(engine: Engine, call: Call) -> Any:
 
 @register_rule(*aten("scatter_add scatter_reduce index_add index_copy index_reduce"))
 def reduced_into(engine: Engine, call: Call) -> Value:
-    """Entries reduced into, or rows put at, places of an axis, which is fixed; elsewhere one index serves all units."""
+    """Entries reduced into, or rows put at, positions of an axis, which is fixed; elsewhere units share one index."""
     rows = "source" in call.args
     there, given, index = (engine.value(call.args[name]) for name in ("self", "source" if rows else "src", "index"))
     dim = call.args["dim"] % max(len(there.axes), 1)
@@ -331,7 +331,7 @@ def reduced_into(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::segment_reduce")
 def segment_reduce(engine: Engine, call: Call) -> Value:
-    """Rows reduced run by run: their axis is fixed, and axes along which the runs differ."""
+    """Rows reduced run by run: their axis is fixed, and so are axes along which the runs differ."""
     x = engine.value(call.args["data"])
     axis = call.args.get("axis", 0) % len(x.axes)
     why = f"runs of rows at {call.where}"
@@ -348,7 +348,7 @@ def segment_reduce(engine: Engine, call: Call) -> Value:
 
 
 def _reduced(engine: Engine, there: Value, given: Value, kept: Sequence[int], why: str, how: Any) -> Value:
-    """The result of reducing ``given`` into ``there``: the same along the axes ``kept``, the others are fixed."""
+    """The result of reducing ``given`` into ``there``: unchanged along the axes ``kept``; the others are fixed."""
     axes: list[Axis] = []
     for i, (x, y) in enumerate(zip(there.axes, given.axes)):
         if i not in kept:
