@@ -376,7 +376,7 @@ def test_without_labels_the_networks_between_answer_as_both_ends_do():
 @pytest.mark.parametrize(
     ("options", "loader", "said"),
     [
-        ({}, None, "loader must yield batches, with labels or not"),
+        ({}, None, "loader must yield batches, with or without labels"),
         ({}, [(torch.zeros(4, 6), torch.randn(4, 3))], "pass loss="),
         ({}, [(torch.zeros(4, 6), torch.rand(4))], "pass loss="),
     ],

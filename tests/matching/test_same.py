@@ -186,7 +186,7 @@ def test_other_architectures_are_different():
     gelu = nn.Sequential(model[0], nn.GELU(), model[2], nn.ReLU(), model[4])
     apart = same(model, gelu, x)
     assert apart.verdict == APART and "the programs part" in apart.reason
-    with pytest.raises(ValueError, match="must be known to be one network or not"):
+    with pytest.raises(ValueError, match="verdict must be decided for a match"):
         bool(apart)
 
 

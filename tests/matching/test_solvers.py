@@ -230,7 +230,7 @@ def test_bad_input_is_refused_before_the_work():
         align(a, layers(8), x, CoordinateDescent(sweep=3))
     with pytest.raises(ValueError, match="restarts must be positive"):
         align(a, layers(8), x, CoordinateDescent(restarts=0))
-    with pytest.raises(ValueError, match="loader must yield batches, with labels or not"):
+    with pytest.raises(ValueError, match="loader must yield batches, with or without labels"):
         align(a, layers(8), x, method="straight-through")
     broken = layers(8)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Matching: which element of the symmetry group brings one network to another, and what that tells."""
+"""Matching: the element of the symmetry group that takes one network to another, and what it reveals."""
 
 from .align import Alignment, align
 from .correspondence.correspond import Correspondence, correspond

@@ -1,4 +1,4 @@
-"""Alignment: one network brought into the basis of another."""
+"""Alignment: bringing one network into the basis of another."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -19,47 +19,47 @@ from .correspondence.correspond import carrier_of
 from .judgement.agreement import agreement, cosines_by_chance, unweighted
 from .solvers import CoordinateDescent, Solution, Solver, solver_named
 
-_APART = 0.5  # relative distance of networks that are no noisy copies of each other
-_TURNS = {"permutation", "linear"}  # kinds without which streams are not rotated
-_STREAMED = ("permutation", "sign")  # kinds that are searched tensor by tensor: what balances scales is all of them
+_APART = 0.5  # relative distance beyond which networks are no noisy copies of each other
+_TURNS = {"permutation", "linear"}  # kinds needed to rotate streams
+_STREAMED = ("permutation", "sign")  # kinds that can be searched tensor by tensor: balancing scales needs all tensors
 _FEWER = {
     ("permutation", "sign", "linear"): "scales",
     ("permutation", "sign"): "scales and bases",
-}  # what is left of an element, and what is then left as it is
+}  # kinds that remain in an element, and what is then left alone
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Alignment(Result):
-    """How network ``b`` is brought into the basis of network ``a``.
+    """The alignment of network ``b`` to the basis of network ``a``.
 
-    ``transformation`` acts on ``b``: ``symmetry.act(transformation, b)`` computes the function of ``b`` with units in
-    the order, at the scale and in the bases of ``a``. ``~transformation`` moves ``a`` into the basis of ``b``.
+    ``transformation`` acts on ``b``: ``symmetry.act(transformation, b)`` computes the function of ``b`` with the unit
+    order, scales and bases of ``a``. ``~transformation`` moves ``a`` into the basis of ``b``.
 
-    Where streams rotate, both act on networks whose gains are folded (``folded``): ``apply(b)`` folds and moves, and is
-    close to ``alignment.a``.
+    If streams rotate, both act on networks whose gains are folded (``folded``): ``apply(b)`` folds ``b`` and then moves
+    it close to ``alignment.a``.
 
     Attributes:
         method: Name of the solver.
         symmetry: The symmetry of the architecture.
         transformation: The element that moves ``b``.
-        objective: What the solver maximised; by weights it is the sum of ``<a, g b>`` over tensors in balanced
-            coordinates.
-        history: The objective along the way of the best start.
-        starts: The objective that every start reached.
-        quality: By space, for every unit of ``a`` the cosine in [-1, 1] between its weights and those of the unit of
-            ``b`` that was moved to its place, ``(p..., n)``; NaN for a unit without weights.
-        before: Distance ``|a - b| / |a|`` of the weights in balanced coordinates, before.
-        after: The same after ``b`` was moved.
-        kinds: Kinds of elements that were searched.
-        seconds: Time taken; it is not saved, so that the same seed gives the same file.
+        objective: The value that the solver maximised; when aligning by weights, the sum of ``<a, g b>`` over tensors
+            in balanced coordinates.
+        history: The objective along the path of the best start.
+        starts: The objective that each start reached.
+        quality: By space, for every unit of ``a``, the cosine in [-1, 1] between its weights and those of the unit of
+            ``b`` moved to its place, ``(p..., n)``; NaN for a unit without weights.
+        before: Distance ``|a - b| / |a|`` of the weights in balanced coordinates, before alignment.
+        after: The same distance after ``b`` was moved.
+        kinds: The kinds of elements searched.
+        seconds: Time taken; not saved, so that the same seed gives the same file.
         seed: Seed of starts and orders.
-        notes: What a reader must know.
-        chance: By space the mean cosine that the same kind of search reaches between unrelated networks: ``a``, and
-            ``b`` with its weights mixed; empty where it was not asked for. A mean cosine says something above it only.
-        a: The network ``a`` in the gauge of the alignment: itself where nothing was folded. Not saved.
-        gains: Gains of norms that had to be folded, by the value of each entry since; empty where nothing was.
-        gauge: How networks are folded, or ``None``. Not saved: of a loaded alignment ``apply`` takes folded networks.
-        carry: What carries the weights of ``b`` into the code of ``a`` first, where the two differ. Not saved either.
+        notes: Remarks that matter to the reader.
+        chance: By space, the mean cosine that the same kind of search reaches between unrelated networks: ``a``, and
+            ``b`` with its weights mixed; empty if not requested. Only a mean cosine above this level is meaningful.
+        a: The network ``a`` in the gauge of the alignment: unchanged if nothing was folded. Not saved.
+        gains: Norm gains that had to be folded, with the value that each entry has since; empty if none had to be.
+        gauge: How networks are folded, or ``None``. Not saved: a loaded alignment's ``apply`` takes folded networks.
+        carry: The function that first carries weights of ``b`` into the code of ``a``, if these differ. Not saved.
 
     Examples:
         >>> import torch, intertwine as iw
@@ -92,26 +92,26 @@ class Alignment(Result):
     carry: Any = field(default=None, metadata=UNSAVED)
 
     def apply(self, b: Any) -> Any:
-        """A copy of ``b`` in the basis of ``a``: other weights, the same function.
+        """A copy of ``b`` in the basis of ``a``: new weights, the same function.
 
         Args:
             b: The network that was aligned, or another checkpoint in the same basis. It is left as it is. A state dict
-                is moved tensor by tensor, each when it is asked for.
+                is moved lazily: each tensor when it is asked for.
 
         Raises:
-            ValueError: If the alignment was loaded and is of folded networks, and ``b`` is not folded.
+            ValueError: If a loaded alignment of folded networks is applied to a ``b`` that is not folded.
         """  # noqa: DOC502 - raised by the check
         return self.symmetry.act(self.transformation, self.folded(b))
 
     def folded(self, model: nn.Module) -> nn.Module:
-        """``a``, ``b`` or another checkpoint in the code of ``a`` and the gauge of the alignment: itself if it is."""
+        """``a``, ``b`` or another checkpoint, in the code of ``a`` and the gauge of the alignment."""
         model = model if self.carry is None else self.carry(model)
         if self.gauge is None:
             check_folded(self.gains, model)
         return model if self.gauge is None else self.gauge(model)
 
     def _rows(self) -> list[dict[str, Any]]:
-        """One row per space: its group, how many units moved, and how well units fit."""
+        """One row per space: its group, the number of moved units, and the quality of the match."""
         rows = []
         for space in self.symmetry.spaces:
             cosines = self.quality[space.name].flatten()
@@ -135,7 +135,7 @@ class Alignment(Result):
 
     @property
     def cosines(self) -> tuple[float, float]:
-        """The mean cosine over all matched units, and what it would be by chance; NaN where it is not known."""
+        """The mean cosine over all matched units, and its level by chance; NaN where unknown."""
         known = {name: x[~x.isnan()] for name, x in self.quality.items()}
         units = {name: len(x) for name, x in known.items() if len(x)}
         total = sum(units.values())
@@ -145,7 +145,7 @@ class Alignment(Result):
         return mean, sum(self.chance.get(name, float("nan")) * n for name, n in units.items()) / total
 
     def summary(self) -> str:
-        """The solver, how far the networks are apart before and after, and a line for every space."""
+        """The solver, the distance of the networks before and after, and a line for every space."""
         head = f"Alignment by {self.method}: relative distance {self.before:.3g} -> {self.after:.3g}"
         if len(self.kinds) < len(KINDS):
             head += f" ({', '.join(self.kinds)} only)"
@@ -181,24 +181,24 @@ def align(
     """Find the element of the symmetry group that moves ``b`` as close to ``a`` as the method can.
 
     Args:
-        a: The network whose basis is kept. Both are left as they are. Of two state dicts one tensor each is in memory
-            (``StoredState``), and units are permuted and flipped only (``method="weights"``, ``sym``, no ``chance``).
-        b: The network that is to move; of the same architecture, or the same program in other code: its weights are
-            then carried into a copy of ``a`` (``correspond``).
+        a: The network whose basis is kept. Both are left as they are. Of two state dicts (``StoredState``), one tensor
+            each is in memory; units are only permuted and flipped (``method="weights"``, ``sym``, no ``chance``).
+        b: The network to move, of the same architecture; or the same program in other code, whose weights are then
+            carried into a copy of ``a`` (``correspond``).
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         method: A solver with its options, such as ``Sinkhorn(temperature=0.05)``, or the name of one with its
             defaults: ``"weights"`` (``CoordinateDescent``), ``"activations"`` (``Activations``), ``"mixed"``
             (``Activations(share=0.5)``), ``"frank-wolfe"``, ``"sinkhorn"``, ``"straight-through"`` or ``"learned"``.
-        loader: Batches of inputs (or of inputs and targets), for methods that look at data.
+        loader: Batches of inputs (or of inputs and targets), for methods that use data.
         seed: Same seed, same alignment.
         kinds: Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``; ``None``
             searches all that the spaces allow.
-        sym: The symmetry of both where it is known already; the search then keeps to its group. Otherwise networks
-            whose streams may rotate once gains of norms are folded (transformers) are folded first.
-        chance: Whether to say what the mean cosine of matched units would be by chance, by one short search more.
+        sym: The symmetry of both, if already known; the search then stays within its group. Otherwise networks whose
+            streams may rotate once norm gains are folded (transformers) are folded first.
+        chance: Whether to estimate the mean cosine of matched units by chance, with one more short search.
 
     Raises:
-        TypeError: If only one is a state dict, or the symmetry of two is not given.
+        TypeError: If only one is a state dict, or two are given without their symmetry.
         ValueError: If the method is unknown, the architectures differ, or weights hold NaN.
 
     Examples:
@@ -223,7 +223,7 @@ def align(
         b = b if carry is None else carry(b)
         turns = given is None and chosen >= _TURNS
         gauge = gauge_of((a, b), example_inputs, symmetries(a, example_inputs)) if turns else None
-        if gauge is not None:  # heads that are tied in one of them only are free in both then
+        if gauge is not None:  # heads that are tied in only one of them are then free in both
             sym = sym_b = gauge.sym
             a, b = gauge(a), gauge(b)
         else:
@@ -234,10 +234,10 @@ def align(
     found = solver.solve(networks) if sym.spaces or solver.needs_units else Solution(identity(sym), 0.0, ())
     g, (quality, before, after), notes = _nearest(networks, found.transformation, solver.by_weights)
     if not solver.by_weights and after > before:
-        notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
+        notes.append("units were matched by their responses on data, not by weights, whose distance may grow")
     if solver.by_weights and sym.batch_norms and after > _APART:
         by_data = "method='mixed', or --method mixed on the command line"
-        notes.append(f"networks with batch norms were better aligned by data wherever that was measured: {by_data}")
+        notes.append(f"in all measurements, networks with batch norms were better aligned by data: {by_data}")
     if kinds is not None and g.is_identity(0.0):
         notes.append(f"nothing moved: no space has or needs {' or '.join(sorted(chosen))}")
     if carry is not None:
@@ -271,7 +271,7 @@ def align(
 def _nearest(
     networks: Networks, g: Transformation, by_weights: bool
 ) -> tuple[Transformation, tuple[dict[str, Tensor], float, float], list[str]]:
-    """``g``, or what is left of it without scales or bases where these move ``b`` away; its agreement; a note on it."""
+    """``g``, without scales or bases if these move ``b`` away; its agreement; and a note if any were dropped."""
     found = agreement(networks, g)
     if not by_weights or found[2] <= found[1] or "scale" not in networks.kinds:
         return g, found, []
@@ -283,7 +283,7 @@ def _nearest(
 
 
 def _undetermined(networks: Networks) -> list[str]:
-    """A note where bases are searched that weights do not tell."""
+    """A note if bases are searched that the weights do not determine."""
     if "linear" not in networks.kinds:
         return []
     names = dict.fromkeys(name for side in networks.balanced for name in side.undetermined)
@@ -292,7 +292,7 @@ def _undetermined(networks: Networks) -> list[str]:
 
 
 def _streamed_kinds(kinds: Collection[str] | None, solver: Solver) -> frozenset[str]:
-    """The kinds that are searched in two state dicts, of which one tensor each is in memory."""
+    """The kinds searched between two state dicts that are read tensor by tensor."""
     chosen = check_kinds(_STREAMED if kinds is None else kinds)
     if not chosen <= set(_STREAMED):
         raise ValueError(

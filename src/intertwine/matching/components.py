@@ -1,9 +1,9 @@
-"""Two networks matched component by component, while the spaces that components share are held still.
+"""Matching of two networks component by component, with the spaces that components share held still.
 
-Shared spaces (residual streams) come first: their units are assigned by the profiles of all components, their signs
-follow from tensors that carry nothing else. Every component is then matched by itself. Where that does not end in a
-copy, the shared spaces are assigned anew by the inner products with everything else in place, as in coordinate descent.
-A network of one component is matched at once. One component of each network is in memory.
+Shared spaces (residual streams) come first: their units are assigned by the profiles of all components, and their signs
+follow from tensors that carry no other space. Every component is then matched by itself. If the result is not a copy,
+the shared spaces are reassigned by the inner products with everything else in place, as in coordinate descent.
+A network of one component is matched at once. Only one component of each network is in memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,33 +32,33 @@ from .judgement.agreement import unrelated
 from .judgement.deviation import Deviation, above_quantile, combined, deviation, distance, halved, joined
 from .solvers.steps import best_signs, monomial_step, profiles_of
 
-_COARSE = 1e-3  # relative fall of the residual that is worth another round
-_HARDLY = 5e-3  # the same where nothing was found yet: a search that finds its way explains more
+_COARSE = 1e-3  # relative fall of the residual that justifies another round
+_HARDLY = 5e-3  # the same before anything is found: a search on the right track explains more
 
-Shared = Mapping[str, tuple[int, ...]]  # spaces that components share -> their sign generators that they share
+Shared = Mapping[str, tuple[int, ...]]  # shared spaces -> their shared sign generators
 
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """Two networks of which one was moved as close to the other as was found."""
+    """Two networks, one of which was moved as close to the other as the search could."""
 
-    sym: Symmetry  # Theirs, batch norms folded
+    sym: Symmetry  # The symmetry of both, batch norms folded
     g: Transformation  # The element that moves ``a``
-    residual: float  # What is left then
-    in_place: float  # What is left where nothing moves
-    deviation: Deviation  # How far single weights and tensors are apart
+    residual: float  # The residual after the move
+    in_place: float  # The residual if nothing moves
+    deviation: Deviation  # The deviation of single weights and tensors
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Tensors to move and to meet, by components of at most ``limit`` weights where coupled tensors are not more."""
+    """Tensors to move and to meet, in components of at most ``limit`` weights, unless coupled tensors have more."""
 
     sym: Symmetry
     a: State
     b: State
     limit: int | None = None
-    seed: int | None = None  # Of the unrelated network that stands in the place of ``a``, if one does
-    # By component the elements that bring each side into balanced coordinates
+    seed: int | None = None  # Of the unrelated network that replaces ``a``, if any
+    # By component: the elements that bring each side into balanced coordinates
     _normal: tuple[dict[int, Transformation], ...] = field(default_factory=lambda: ({}, {}))
 
     @cached_property
@@ -73,19 +73,19 @@ class Pair:
 
     @property
     def shared(self) -> Shared:
-        """The spaces that components share, each with its sign generators that they share."""
+        """The spaces that components share, each with its shared sign generators."""
         return self.cut.shared
 
     def narrowed(self, names: Iterable[str]) -> "Pair":
-        """Some of the tensors alone."""
+        """The pair restricted to some of the tensors."""
         return Pair(narrowed(self.sym, names), self.a, self.b, self.limit)
 
     def unrelated(self, seed: int) -> "Pair":
-        """The same with an unrelated network in the place of ``a`` (``chance``)."""
+        """The pair with an unrelated network in place of ``a`` (``chance``)."""
         return replace(self, seed=seed, _normal=({}, self._normal[1]))
 
     def each(self, doing: str) -> Iterator[int]:
-        """The components, one after the other, with a bar for long work; what is done with each shows none."""
+        """The components in turn, with a progress bar for long work; the work on each shows none."""
         several = len(self.parts) > 1
         for index in track(range(len(self.parts)), doing, enabled=None if several else False):
             with silenced(several):
@@ -112,7 +112,7 @@ class Pair:
         return found
 
     def in_place(self) -> float:
-        """The distance where nothing moves."""
+        """The distance if nothing moves."""
         distances, sizes = dict[int, float](), dict[int, int]()
         for index in self.each("Comparing with chance"):
             a, b, _ = self.read(index)
@@ -120,14 +120,14 @@ class Pair:
         return combined(distances, sizes)
 
     def agrees_in_place(self, limit: float) -> bool:
-        """Whether 99.9 % of single weights deviate by no more than a limit where nothing moves."""
+        """Whether 99.9 % of single weights deviate by no more than a limit if nothing moves."""
         beyond = weights = 0
         for index in self.each("Comparing in place"):
             a, b, _ = self.read(index)
             beyond += int((deviation(a, b, identity(self.parts[index]), count=self.count).largest > limit).sum())
             weights += _count(b)
             del a, b
-            if beyond >= above_quantile(self.count):  # of which those in memory are a part
+            if beyond >= above_quantile(self.count):  # those in memory are only a part of all
                 return False
         return beyond < above_quantile(weights)
 
@@ -148,7 +148,7 @@ def matched(pair: Pair) -> Matched:
 
 
 def _similar(pair: Pair) -> Transformation:
-    """Shared spaces matched by the profiles of their units; their signs by tensors that carry nothing else."""
+    """Shared spaces matched by the profiles of their units, with signs from tensors that carry no other space."""
     near: dict[str, list[Both]] = {name: [] for name in pair.shared}
     inner: dict[str, dict[Row, list[Both]]] = {name: {} for name in pair.shared}
     for index in pair.each("Reading what parts share"):
@@ -160,11 +160,11 @@ def _similar(pair: Pair) -> Transformation:
             near[name] += profiles_of(stated, name)
             for m in stated.members[name] if pair.shared[name] else ():
                 clean = not any(odd for k, odd in enumerate(m.row) if k not in pair.shared[name])
-                if clean and {*m.block.spaces} <= {name, None}:  # nothing else can flip it
+                if clean and {*m.block.spaces} <= {name, None}:  # no other space can flip it
                     row = tuple(m.row[k] for k in pair.shared[name])
                     ours, theirs = (sketched(m.read(x)) for x in (stated.a, stated.b))
                     inner[name].setdefault(row, []).append((ours, theirs))
-        del a, b, left, right, stated  # before the next ones are read
+        del a, b, left, right, stated  # before the next component is read
     h = identity(pair.sym)
     for name, signs in pair.shared.items():
         order = paired(near[name])
@@ -174,7 +174,7 @@ def _similar(pair: Pair) -> Transformation:
 
 
 def _descended(pair: Pair, h: Transformation) -> Matched:
-    """Rounds from a start of the shared spaces, as long as they help."""
+    """The result of rounds from a start of the shared spaces, for as long as they help."""
     best = _around(pair, h)
     while best.residual >= FOUND:
         step = _step(pair, best.g)
@@ -191,7 +191,7 @@ def _descended(pair: Pair, h: Transformation) -> Matched:
 
 
 def _around(pair: Pair, h: Transformation) -> Matched:
-    """Every component matched by itself, shared spaces held where ``h`` puts them."""
+    """Every component matched by itself, with shared spaces held where ``h`` puts them."""
     found, parts = identity(pair.sym), list[Deviation]()
     residuals, in_place, sizes = dict[int, float](), dict[int, float](), dict[int, int]()
     layouts: dict[str, Layout] = {}
@@ -200,10 +200,10 @@ def _around(pair: Pair, h: Transformation) -> Matched:
         in_place[index], sizes[index] = distance(a.state, b.state), _count(b)
         layouts |= a.sym.layouts
         left, right = _held(pair, index, a, b, h)
-        del a, b  # what was moved takes their place in memory
+        del a, b  # the moved tensors take their place in memory
         g, residuals[index], apart = by_consensus(left, right, rounded, pair.count, part=len(pair.parts) > 1)
         del left, right
-        parts = [joined([*parts, apart], pair.sym, pair.count)]  # all parts' largest would take memory
+        parts = [joined([*parts, apart], pair.sym, pair.count)]  # keeping the largest of all parts would take memory
         found = _joined(found, g, pair.shared)
     sym = replace(pair.sym, layouts=layouts, batch_norms=())
     apart = joined(parts, sym, pair.count)
@@ -211,7 +211,7 @@ def _around(pair: Pair, h: Transformation) -> Matched:
 
 
 def _held(pair: Pair, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Balanced, ...]:
-    """One component in balanced coordinates, ``a`` moved by ``h``, with nothing left to move of shared spaces."""
+    """One component in balanced coordinates, with ``a`` moved by ``h`` and shared spaces held."""
     left, right = pair.normal(index, a, b)
     if not pair.shared:
         return left, right
@@ -224,7 +224,7 @@ def _held(pair: Pair, index: int, a: Folded, b: Folded, h: Transformation) -> tu
 
 
 def _projected(g: Transformation, held: Symmetry, shared: Shared) -> Transformation:
-    """An element without permutations as one of the symmetry in which shared spaces are held."""
+    """An element without permutations, as an element of the symmetry with shared spaces held."""
     found = identity(held)
     for name, e in g.elements.items():
         signs = e.signs[_local(e.signs, shared[name])] if name in shared else e.signs
@@ -234,7 +234,7 @@ def _projected(g: Transformation, held: Symmetry, shared: Shared) -> Transformat
 
 
 def _step(pair: Pair, g: Transformation) -> Transformation:
-    """The best step of every shared space by the inner products with everything else in place."""
+    """The best step of every shared space, by the inner products with everything else in place."""
     products: dict[str, dict[Row, Tensor]] = {name: {} for name in pair.shared}
     for index in pair.each("Matching what parts share"):
         a, b, _ = pair.read(index)
@@ -268,7 +268,7 @@ def _flips(inner: Mapping[Row, list[Both]], order: Tensor, signs: int) -> Tensor
 
 
 def _still(sym: Symmetry, shared: Shared) -> Symmetry:
-    """What is left of a symmetry where shared spaces are held: their scales, and the signs of one component alone."""
+    """The symmetry that remains with shared spaces held: of these, scales and signs of single components."""
     group = lambda s: s.group.reduced(permutes=False, signs=_local(range(s.group.signs), shared[s.name]))
 
     def leaf(old: Leaf) -> Leaf | Fixed:
@@ -281,7 +281,7 @@ def _still(sym: Symmetry, shared: Shared) -> Symmetry:
 
 
 def _joined(g: Transformation, part: Transformation, shared: Shared) -> Transformation:
-    """``g`` with what one component says: all of its own spaces, scales and own signs of shared ones."""
+    """``g`` updated by one component: all of its own spaces, and scales and own signs of shared ones."""
     for name, e in part.elements.items():
         if name not in shared:
             g = Transformation({**g.elements, name: e}, g.certified)

@@ -1,12 +1,12 @@
-"""Cost matrices of all spaces, brought up to date when they are asked for.
+"""Cost matrices of all spaces, updated when they are asked for.
 
-The inner products of a space's slices depend on where the units of its neighbours are. Where a block joins two spaces,
-its products remember the order of the neighbour for which they were made. Asked again, they change by
-``A[ch]ᵀ (B[new] - B[old])`` along the units that moved since: a matrix of low rank, gathered from weights that stay
-where they are. Spaces whose neighbours did not move since they were last solved are clean and are not solved again.
+The inner products of a space's slices depend on the positions of its neighbours' units. If a block joins two spaces,
+its products record the order of the neighbour for which they were computed. When asked again, they change by
+``A[ch]ᵀ (B[new] - B[old])`` along the units that moved since: a low-rank matrix, gathered from weights that stay in
+place. Spaces whose neighbours have not moved since they were last solved are clean and are not solved again.
 
 Near units are found by sketches, without the inner products of all weights. A sketch sums groups of a unit's weights
-with random signs, divided by the root of their number: an orthonormal map, so that it shortens every distance.
+with random signs, divided by the root of their number: an orthogonal projection, so that it shortens every distance.
 """
 
 from collections.abc import Iterable
@@ -26,15 +26,15 @@ from ..symmetry.spaces import Leaf
 from ..symmetry.transformation import Transformation, identity
 from .coordinates.problem import Both, Problem, Row, add_to
 
-_SKETCH = 128  # numbers that a sketch keeps of one block: of 10,000 weights, enough for noise of a tenth
-_ROWS = 512  # units that are worked on at once
+_SKETCH = 128  # numbers in the sketch of one block: for 10,000 weights, enough for noise of a tenth
+_ROWS = 512  # units processed at once
 
 
 def sketched(x: Tensor, entries: int | None = None) -> Tensor:
-    """The sketches ``(n, k)`` of units ``(n, K)``, or of some of their ``entries``; short units are their own."""
+    """The sketches ``(n, k)`` of units ``(n, K)``, or of some of their ``entries``; short units are kept whole."""
     group = (x.shape[1] if entries is None else entries) // _SKETCH
     if group < 2 or x.shape[1] < group:
-        return x.clone()  # nothing that is held keeps a tensor in memory
+        return x.clone()  # a view would keep the whole tensor in memory
     signs = torch.randint(0, 2, (x.shape[1],), generator=torch.Generator().manual_seed(x.shape[1]))
     signs = ((2 * signs - 1) / group**0.5).to(x)
     kept = x.shape[1] // group * group
@@ -42,7 +42,7 @@ def sketched(x: Tensor, entries: int | None = None) -> Tensor:
 
 
 def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
-    """The permutation that pairs units with near ones, by sketches whose squared distances add up; ``None`` of none."""
+    """The permutation that pairs near units, by sketches whose squared distances add up; ``None`` without blocks."""
     every = list(blocks)
     if not every:
         return None
@@ -54,21 +54,21 @@ def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
     return assign_nearly(torch.addmm(squares, left, right.mT, alpha=-2).neg_(), fast)
 
 
-_AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked and fresh costs, relative to the largest
+_AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked against fresh costs, relative to the largest
 
 
 class Costs:
     """The inner products of all units of ``a`` with all units of the moved ``b``, which starts at ``g``.
 
-    Of tensors that are read one by one, those of one space are held at a time, computed from scratch.
+    If tensors are read one by one, only the costs of one space are held at a time, computed from scratch.
     """
 
     def __init__(self, problem: Problem, g: Transformation) -> None:
-        self.problem, self.g = problem, g  # how ``b`` was moved so far
-        self.still = identity(problem.sym)  # steps that keep its elements are known to leave those spaces in place
-        self.dirty = {s.name for s in problem.sym.spaces}  # whose costs changed since they were solved
+        self.problem, self.g = problem, g  # how ``b`` has been moved so far
+        self.still = identity(problem.sym)  # steps that share its elements leave those spaces in place
+        self.dirty = {s.name for s in problem.sym.spaces}  # spaces whose costs changed since they were solved
         self._streamed = isinstance(problem.a, LazyState)
-        # spaces on which the costs of each depend: itself too where it occurs twice in a block
+        # spaces on which the costs of each depend: also itself, if it occurs twice in a block
         self._near: dict[str, set[str]] = {}
         for space, some in problem.members.items():
             others = (m.block.spaces[: m.dim] + m.block.spaces[m.dim + 1 :] for m in some)
@@ -78,19 +78,19 @@ class Costs:
         self._tracked = {m: [m.block.read(state[m.tensor]) for state in (problem.a, problem.b)] for m in followed}
         self._now: dict[str, dict[Row, Tensor]] = {}
         self._present: dict[str, Tensor] = {}
-        self._totals: dict[str, dict[Row, Tensor]] = {}  # of tracked members; units of b where they were
-        self._seen: dict[Member, Element] = {}  # the neighbour for which a tracked member was multiplied
-        # the objective, raised by the gain of every move; and whether nothing moved since all was computed from scratch
+        self._totals: dict[str, dict[Row, Tensor]] = {}  # of tracked members; units of b in their original places
+        self._seen: dict[Member, Element] = {}  # the neighbour for which a tracked member's products were computed
+        # the objective, plus the gain of every move; and whether nothing moved since all was computed from scratch
         self.value, self.fresh = problem.objective(g), True
 
     def _follows(self, m: Member) -> bool:
-        """Whether a member's products depend on one neighbour at most, whose units only change places and signs."""
+        """Whether a member's products depend on at most one neighbour, whose units only change places and signs."""
         spaces = [self.problem.sym.space(leaf.space) for _, leaf in m.block.carried]
         apart = len(spaces) == len({s.name for s in spaces}) <= 2 and not any(s.parents for s in spaces)
         return not self._streamed and apart and not any(s.group.mixes for s in spaces if s.name != m.space.name)
 
     def of(self, space: str) -> dict[Row, Tensor]:
-        """By parities of signs, the sum of inner products ``(p..., n, n)``: unit of ``a`` first, present one second."""
+        """Sums of inner products ``(p..., n, n)`` by parities of signs: units of ``a`` first, present ones second."""
         if space not in self._now:
             if self._streamed:
                 self._now.clear()
@@ -98,7 +98,7 @@ class Costs:
         return self._now[space]
 
     def present(self, name: str) -> Tensor:
-        """A tensor of ``b`` as it was moved so far."""
+        """A tensor of ``b`` as moved so far."""
         if name in self._present:
             return self._present[name]
         found = transform(self.problem.b[name], self.problem.sym.layouts[name], self.g)
@@ -107,7 +107,7 @@ class Costs:
         return found
 
     def refresh(self) -> None:
-        """Compute everything from scratch; spaces whose costs were not what they were taken for become dirty."""
+        """Compute everything from scratch; spaces whose tracked costs were wrong become dirty."""
         for space in [*self._totals]:
             tracked = self._followed(space)
             for m in self.problem.members[space]:
@@ -123,7 +123,7 @@ class Costs:
         return [n for n, e in step.elements.items() if e is not self.still[n] and not e.is_identity(0.0)]
 
     def gain(self, step: Transformation) -> float:
-        """By how much the objective would rise: by the costs where one space moves that each block has once."""
+        """The rise of the objective; from the costs, if only one space moves and each block has it once."""
         active = self.moving(step)
         if len(active) == 1 and (space := active[0]) not in self._near[space]:
             e, still = step[space], self.still[space]
@@ -137,7 +137,7 @@ class Costs:
         return total
 
     def move(self, step: Transformation, gain: float) -> None:
-        """Move the units of ``b`` by ``step``, after ``g``; ``gain`` is what that adds to the objective."""
+        """Move the units of ``b`` by ``step``, after ``g``; ``gain`` is the rise of the objective."""
         self.value += gain
         self.fresh = False
         active = set(self.moving(step))
@@ -153,17 +153,17 @@ class Costs:
             self._present.pop(name, None)
 
     def saved(self) -> dict[str, Any]:
-        """What ``restore`` needs to come back here."""
+        """The state that ``restore`` needs to return here."""
         totals = {space: {row: x.clone() for row, x in of.items()} for space, of in self._totals.items()}
         kept = ("g", "value", "fresh", "dirty", "_now", "_present", "_seen")
         return {"_totals": totals, **{name: copy(getattr(self, name)) for name in kept}}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Go back to where ``saved`` was called; what was saved is used up."""
+        """Return to the point where ``saved`` was called; the saved state is consumed."""
         vars(self).update(saved)
 
     def _summed(self, space: str) -> dict[Row, Tensor]:
-        """Costs as they are now: tracked ones from what changed, the others from the tensors that were moved."""
+        """The current costs: tracked ones from what changed, the others from the moved tensors."""
         found = {row: _placed(x, self.g[space], row) for row, x in self._followed(space).items()}
         rest = (m for m in self.problem.members[space] if m not in self._tracked)
         for name, some in groupby(rest, key=lambda m: m.tensor):
@@ -174,7 +174,7 @@ class Costs:
         return found
 
     def _followed(self, space: str) -> dict[Row, Tensor]:
-        """The products of a space's tracked members brought up to date with their neighbours."""
+        """The products of a space's tracked members, updated for their neighbours."""
         totals = self._totals.setdefault(space, {})
         for m in self.problem.members[space]:
             if m in self._tracked:
@@ -187,7 +187,7 @@ class Costs:
         return totals
 
     def _changed(self, m: Member, beside: tuple[int, Leaf] | None, old: Element | None, new: Element) -> Tensor | None:
-        """The products of a member's units, less those with the neighbour's where they were; ``None`` for no change."""
+        """The change of a member's products since the neighbour's old positions; ``None`` if nothing changed."""
         a, b = self._tracked[m]
         if beside is None:
             return m.view(a) @ m.view(b).mT
@@ -200,7 +200,7 @@ class Costs:
         chosen = moved.nonzero().flatten()
         if not len(chosen):
             return None
-        # gathering many from both networks costs more than multiplying by zeros
+        # gathering many units from both networks costs more than multiplying by zeros
         some = None if 2 * len(chosen) > len(moved) else chosen
         a = a if some is None else _taken(a, dim, some)
         change = _gathered(b, dim, new, row, some) - _gathered(b, dim, old, row, some)
@@ -208,7 +208,7 @@ class Costs:
 
 
 def _gathered(b: Tensor, dim: int, neighbour: Element, row: Row, chosen: Tensor | None = None) -> Tensor:
-    """A block of ``b`` with the neighbour's units along ``dim`` in their places, or some of these."""
+    """A block of ``b`` with the neighbour's units, or some of them, moved along ``dim``."""
     index, sign = neighbour.permutation, neighbour.diagonal(Representation(sign=row))
     if chosen is not None:
         index, sign = index[chosen], None if sign is None else sign[chosen]
@@ -217,7 +217,7 @@ def _gathered(b: Tensor, dim: int, neighbour: Element, row: Row, chosen: Tensor 
 
 
 def _taken(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Some units of a block along a dimension, in that order."""
+    """Some units of a block along a dimension, in the given order."""
     index = index.to(x.device)
     if dim < x.ndim - 1:
         return x.index_select(dim, index)
@@ -225,7 +225,7 @@ def _taken(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def _placed(product: Tensor, e: Element, row: Row) -> Tensor:
-    """Inner products with the units of ``b`` where they were, once these are moved by ``e``."""
+    """Inner products with unmoved units of ``b``, after these are moved by ``e``."""
     if e.linear is not None:
         return product @ e.linear.to(product).mT
     index = e.permutation.to(product.device)
@@ -244,6 +244,6 @@ def _moved_trace(product: Tensor, e: Element, row: Row) -> float:
 
 
 def _agree(known: dict[Row, Tensor], fresh: dict[Row, Tensor]) -> bool:
-    """Whether tracked costs are the fresh ones up to rounding."""
+    """Whether tracked costs equal fresh ones up to rounding."""
     pairs = ((x, known[row]) for row, x in fresh.items() if x.numel())
     return all(float((x - y).abs().max()) <= _AGREE[x.dtype] * float(x.abs().max()) for x, y in pairs)

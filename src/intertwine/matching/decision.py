@@ -1,4 +1,4 @@
-"""The verdict on two state dicts: whether the best element leaves rounding, a few tensors, or what chance does."""
+"""The verdict on two state dicts: whether the best element leaves only rounding, a few tensors, or a chance level."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -17,17 +17,17 @@ from .judgement.deviation import HALVES, PRECISIONS, changed, constant, patterne
 from .judgement.grids import quantised
 from .judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
-# Largest share of the residual by chance that related networks leave. Measured on digits: independently trained ones
-# 0.82 to 1.0, purely linear ones, which all learn one map, 0.52 to 0.75; fine-tuned ones below 0.2.
+# Largest share of the chance residual that related networks leave. Measured on digits: independently trained networks
+# 0.82 to 1.0, purely linear ones, which all learn the same map, 0.52 to 0.75; fine-tuned ones below 0.2.
 _BEYOND = 0.75
 _BEYOND_LINEAR = 0.5
-_IN_PLACE = 0.8  # the same for networks compared unit by unit as they are: averages leave 0.7, independent ones 1.0
-_PLAIN = 0.2  # share of the residual of unmatched networks that no search comes near where weights outnumber scales
-_FEW = 4  # weights for each free scale or entry of a basis from which on that holds
+_IN_PLACE = 0.8  # the same for networks compared unit by unit in place: averages leave 0.7, independent ones 1.0
+_PLAIN = 0.2  # share of the unmatched residual that no chance match approaches, if weights outnumber scales
+_FEW = 4  # weights per free scale or basis entry from which that holds
 _SMALL = 50_000  # weights below which chance is averaged over two draws
-_NAMED = 4  # tensors that a reason names
-_SOME = 0.1  # share of the matrices, or of their weights, that unrelated networks never have in common exactly
-_EXACT = ("float64", "float32")  # coarser precisions are met by gains that hardly left 1
+_NAMED = 4  # tensors named in a reason
+_SOME = 0.1  # share of matrices, or of their weights, that unrelated networks never have exactly in common
+_EXACT = ("float64", "float32")  # gains that barely left 1 agree to coarser precisions anyway
 _DONE = {"permutation": "permuted", "scale": "rescaled", "sign": "flipped", "linear": "in other bases"}
 _HALF_NAMES = ("float16", "bfloat16")
 _CAST = 2 * 2.0**-9  # residual that casts leave: each moves a weight by up to 2^-9 of itself, fitted bases double that
@@ -39,10 +39,10 @@ def decided(
     error: Callable[[Transformation], float] | None = None,
     one_path: bool = True,
 ) -> Match:
-    """The verdict on two state dicts; mappings that read tensors when asked keep memory small.
+    """The verdict on two state dicts; mappings that read tensors on demand keep memory small.
 
-    ``replaced`` says what cannot be compared, and why; ``error`` is that of the functions once the first network is
-    moved, where these run, and ``one_path`` whether both took the same path when the symmetry was found.
+    ``replaced`` lists what cannot be compared, and why. ``error`` is that of the functions after the first network is
+    moved, if they run; ``one_path`` says whether both took the same path when the symmetry was found.
     """
     sym = pair.sym
     part = pair.narrowed(sym.layouts.keys() - replaced)
@@ -68,12 +68,12 @@ def decided(
 def _judged(
     pair: Pair, replaced: Mapping[str, str], error: Callable[[Transformation], float] | None, known: bool
 ) -> Match:
-    """The verdict by what is ``known`` of the symmetry; ``error`` is that of the functions where the weights agree."""
+    """The verdict by what is ``known`` of the symmetry; ``error`` is that of the functions if the weights agree."""
     found = matched(pair)
     apart, tensors = found.deviation, found.deviation.tensors.values()
     precision, agreed = apart.precision, apart.precision or apart.shared()
     if precision is None and agreed == "float64" and len(apart.beyond("float32")) < len(apart.beyond("float64")):
-        agreed = "float32"  # bases that are fitted beside a tensor that was changed leave the others no closer
+        agreed = "float32"  # bases fitted together with a changed tensor bring the others no closer
     if agreed in _HALF_NAMES and not any(t.rounded for t in tensors) and not _cast(pair, found, precision is not None):
         precision = agreed = None
     match = Match(DIFFERENT, found.residual, apart.overall, precision, "", found.g)
@@ -83,7 +83,7 @@ def _judged(
     unequal, gone = _unequal(pair), dict.fromkeys(replaced, float("inf"))
     in_place, moved = {**unequal, **gone}, {**apart.beyond(agreed or "bfloat16"), **gone}
     match = replace(match, precision=None)
-    spoils = bool(moved.keys() - in_place.keys()) and len(in_place) <= len(moved)  # moving parts what is equal
+    spoils = bool(moved.keys() - in_place.keys()) and len(in_place) <= len(moved)  # moving separates equal tensors
     if spoils and in_place and (agreed is not None or _many(pair, pair.sym.layouts.keys() - in_place.keys())):
         return _in_part(match, pair, pair.sym.layouts, in_place)
     if agreed is not None:
@@ -92,8 +92,8 @@ def _judged(
     if related:
         return replace(match, verdict=RELATED, reason=reason, chance=chance, differing=moved)
     match = replace(match, reason=reason, chance=chance)
-    # A part that agrees exactly, as no chance makes it: copies whose experts, modules in a list, stand in another
-    # order. Those that pull units away from their partners do not hide what is equal in place.
+    # A part that agrees exactly, which never happens by chance: copies whose experts, modules in a list, are in
+    # another order. These pull units away from their partners, but do not hide what is equal in place.
     exactly = apart.shared(_SOME) if known else None
     if exactly in _EXACT and _many(pair, apart.tensors.keys() - apart.beyond(exactly).keys()):
         return _in_part(match, pair, apart.tensors, apart.beyond(exactly), exactly)
@@ -103,7 +103,7 @@ def _judged(
 
 
 def _beside(pair: Pair) -> dict[str, float]:
-    """Tensors of whole or complex numbers, counters apart, that are not equal, with their relative changes."""
+    """Unequal tensors of integers (except counters) or complex numbers, with their relative changes."""
     found = {}
     for name in (n for n in pair.a if n in pair.b and n not in pair.sym.layouts and n not in pair.sym.aliases):
         x, y = (state[name].detach().cpu() for state in (pair.a, pair.b))
@@ -114,7 +114,7 @@ def _beside(pair: Pair) -> dict[str, float]:
 
 
 def _many(pair: Pair, names: Collection[str]) -> bool:
-    """Whether names hold a tenth of the matrices in no order, by number or weights; patterns are alike everywhere."""
+    """Whether names hold a tenth of the unpatterned matrices, by number or weights; patterns agree everywhere."""
     told = {}
     for name in pair.sym.layouts:
         x = pair.b[name]
@@ -125,7 +125,7 @@ def _many(pair: Pair, names: Collection[str]) -> bool:
 
 
 def _layers_of_one(pair: Pair, gone: Collection[str]) -> list[str]:
-    """Which layers only one network has, in words: all their tensors are ``gone``, and none has another shape."""
+    """Layers that only one network has, in words: all their tensors are ``gone``, and none has another shape."""
     found: dict[str, dict[str, None]] = {}
     kept = {repeated_block(name) for name in pair.sym.layouts.keys() - gone}
     for name in gone:
@@ -135,7 +135,7 @@ def _layers_of_one(pair: Pair, gone: Collection[str]) -> list[str]:
 
 
 def _unequal(pair: Pair) -> dict[str, float]:
-    """Tensors that are not equal as they stand, with their relative changes."""
+    """Tensors that are unequal in place, with their relative changes."""
     found = {}
     for name in pair.sym.layouts:
         x, y = (t if t.dtype == torch.float64 else t.float() for t in (pair.a[name], pair.b[name]))
@@ -148,7 +148,7 @@ def _unequal(pair: Pair) -> dict[str, float]:
 def _in_part(
     match: Match, pair: Pair, names: Collection[str], differing: Mapping[str, float], precision: str | None = None
 ) -> Match:
-    """The verdict where all tensors but those that differ agree to a precision, or without one are equal in place."""
+    """The verdict if all other tensors agree to a precision or, without a precision, are equal in place."""
     count = len({*names, *differing})
     shown = [*list(differing)[:_NAMED], *(["..."] if len(differing) > _NAMED else [])]
     agree = {"float64": "agree", None: "are equal as they stand"}.get(precision, f"agree up to rounding to {precision}")
@@ -158,7 +158,7 @@ def _in_part(
 
 
 def _agreeing(match: Match, pair: Pair, equal: bool, error: float | None) -> Match:
-    """The verdict where all weights agree, or are ``equal`` once moved: the same, if the functions do."""
+    """The verdict if all weights agree, or are ``equal`` once moved: the same network, if the functions agree."""
     assert match.precision is not None
     if error is not None and not error <= min(0.5, 1e3 * PRECISIONS[match.precision]):
         said = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
@@ -182,7 +182,7 @@ def _agreeing(match: Match, pair: Pair, equal: bool, error: float | None) -> Mat
 
 
 def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
-    """Whether a cast explains the deviation, of the whole or in part, though neither network is in half precision."""
+    """Whether a cast explains the deviation, entirely or in part, though neither network is in half precision."""
     if (whole and found.residual <= _CAST) or not any(space.group.mixes for space in found.sym.spaces):
         return True
     for half in HALVES:
@@ -197,7 +197,7 @@ def _cast(pair: Pair, found: Matched, whole: bool) -> bool:
 
 
 def _holds(state: State, precision: str) -> bool:
-    """Whether all matrices hold numbers of a precision; casts may leave vectors as they were."""
+    """Whether all matrices hold numbers of a precision; casts may leave vectors unchanged."""
     dtype = getattr(torch, precision)
     return dtype not in HALVES or all(torch.equal(x, x.to(dtype).to(x.dtype)) for x in state.values() if x.ndim > 1)
 
@@ -208,11 +208,11 @@ def _halved(state: State, half: torch.dtype) -> State:
 
 
 def _beyond_chance(pair: Pair, found: Matched) -> tuple[bool, str, float | None]:
-    """Whether the residual is below that of unrelated networks with the same statistics, why, and their residual."""
+    """Whether the residual is below that of unrelated networks with the same statistics; why; and their residual."""
     spaces = found.sym.spaces
     beyond = _BEYOND_LINEAR if spaces and all(s.group.mixes for s in spaces) else _BEYOND
     said = f"residual {found.residual:.3f} after matching"
-    if found.in_place > _IN_PLACE and found.residual > beyond:  # chance leaves no more than 1
+    if found.in_place > _IN_PLACE and found.residual > beyond:  # chance leaves at most 1
         return False, said, None
     draws = [pair.unrelated(seed) for seed in range(2 if found.deviation.weights < _SMALL else 1)]
     unmatched = sum(draw.in_place() for draw in draws) / len(draws)
@@ -224,7 +224,7 @@ def _beyond_chance(pair: Pair, found: Matched) -> tuple[bool, str, float | None]
 
 
 def _told(found: Match, pair: Pair, one_path: bool) -> Match:
-    """A match that is "different", made undecided where the symmetry may be incomplete."""
+    """A match that is "different", made undecided if the symmetry may be incomplete."""
     if not one_path:
         return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but the runs took different paths")
     unknown = _unruled(pair.sym)
@@ -243,11 +243,11 @@ def _told(found: Match, pair: Pair, one_path: bool) -> Match:
 
 
 def _unruled(sym: Symmetry) -> set[str]:
-    """Tensors of which copies may differ by more than the group, for operations without a rule read them."""
+    """Tensors whose copies may differ by more than the group, since operations without a rule read them."""
     return {fixed.tensor for fixed in sym.fixed if UNRULED in fixed.reason} & sym.layouts.keys()
 
 
 def other_architectures(replaced: Mapping[str, str]) -> Match:
-    """The verdict where tensors cannot be compared: "different", for the first reason."""
+    """The verdict if tensors cannot be compared: "different", for the first reason."""
     far = float("inf")
     return Match(DIFFERENT, far, far, None, f"other architectures: {next(iter(replaced.values()))}")

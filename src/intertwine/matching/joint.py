@@ -1,4 +1,4 @@
-"""Joint alignment of several networks: each in turn is matched to the mean of the others."""
+"""Joint alignment of several networks, each matched in turn to the mean of the others."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from ..symmetry.transformation import check_kinds, identity
 from .coordinates.networks import Networks, check_folded, check_matching, gauge_of
 from .solvers import Solver, solver_named
 
-_SETTLED = 1e-6  # relative fall of the distance that is worth another sweep
+_SETTLED = 1e-6  # relative fall of the distance that justifies another sweep
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,11 +27,11 @@ class Gathering(Result):
 
     Attributes:
         symmetry: The symmetry of the architecture.
-        transformations: For each network the element that moves it into the common basis, near that of the first.
+        transformations: The element that moves each network into the common basis, which is near that of the first.
         distances: Root mean square distance of the moved networks from their mean, relative to the mean's norm, before
             the first sweep and after each.
-        gains: Gains of norms that had to be folded, by the value of each entry since; empty where nothing was.
-        gauge: How networks are folded first, so that streams rotate, or ``None``. Not saved.
+        gains: Norm gains that had to be folded, with the value that each entry has since; empty if none had to be.
+        gauge: How networks are folded first, so that streams can rotate, or ``None``. Not saved.
     """
 
     symmetry: Symmetry
@@ -46,7 +46,7 @@ class Gathering(Result):
         return [{"sweep": k, "distance": distance} for k, distance in enumerate(self.distances)]
 
     def summary(self) -> str:
-        """Distance before and after, then after every sweep."""
+        """The distance before and after, then after every sweep."""
         first, *rest = self.distances
         head = f"Gathering of {counted(len(self.transformations), 'network')}: distance from their mean {first:.3g}"
         lines = [f"sweep {k}: {distance:.3g}" for k, distance in enumerate(rest, 1)]
@@ -56,8 +56,8 @@ class Gathering(Result):
         """Copies of the networks in the common basis.
 
         Raises:
-            ValueError: If their number is another one, or the result was loaded and is of folded networks, and one is
-                not folded.
+            ValueError: If their number differs from that of the gathered networks, or if a loaded result of folded
+                networks is applied to one that is not folded.
         """
         if len(models) != len(self.transformations):
             raise ValueError(f"models must be the {len(self.transformations)} that were gathered. Got {len(models)}.")
@@ -78,19 +78,19 @@ def gather(
     kinds: Collection[str] = ("permutation", "sign", "linear"),
     progress: bool | None = None,
 ) -> Gathering:
-    """Bring several networks into one basis (MergeMany): each in turn is aligned to the mean of the others.
+    """Bring several networks into one basis (MergeMany): each is aligned in turn to the mean of the others.
 
-    Every sweep goes through the networks in a new random order; it ends when no network comes closer to the others, or
-    after ``sweeps``. The first network is no centre: it moves like the rest. Scales stay unless ``kinds`` asks for
-    them: a mean of several networks has smaller weights than each, and scales that follow it make the distance smaller
-    and the merged network worse.
+    Every sweep goes through the networks in a new random order. The search ends when no network comes closer to the
+    others, or after ``sweeps``. The first network is no centre: it moves like the rest. Scales stay unless ``kinds``
+    asks for them: a mean of several networks has smaller weights than each of them, and scales that follow it reduce
+    the distance but make the merged network worse.
 
     Args:
         models: At least two networks of one architecture. They are left as they are.
         example_inputs: See ``align``.
         method: How to align, see ``align``.
-        loader: Batches, for methods that look at data.
-        sweeps: How often to go through the networks at most.
+        loader: Batches, for methods that use data.
+        sweeps: Largest number of sweeps through the networks.
         seed: Same seed, same result.
         kinds: Kinds of elements to search, see ``align``.
         progress: Whether to show progress.
@@ -137,7 +137,7 @@ def gather(
 
 
 def mean_weights(states: Sequence[State]) -> dict[str, Tensor]:
-    """The mean of parameters and statistics by name; integers and what all share stay bit for bit."""
+    """The mean of parameters and statistics by name; integers and shared values stay bit for bit."""
     found = dict(states[0])
     for name, first in states[0].items():
         others = [state[name].to(first.device) for state in states[1:]]
@@ -149,7 +149,7 @@ def mean_weights(states: Sequence[State]) -> dict[str, Tensor]:
 
 
 def _distance(states: Sequence[State], names: Sequence[str]) -> float:
-    """Root mean square distance from the mean, relative to it."""
+    """Root mean square distance from the mean, relative to the mean's norm."""
     centre = mean_weights(states)
     squares = sum(_apart(centre, state, names) for state in states) / len(states)
     norm = _apart(centre, dict.fromkeys(names, torch.zeros(())), names)

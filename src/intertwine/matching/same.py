@@ -1,4 +1,4 @@
-"""The verdict whether two networks are one network, up to symmetry."""
+"""The verdict on whether two networks are the same up to symmetry."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,9 +31,9 @@ from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Ma
 
 __all__ = ["COMPONENT", "WHOLE", "same", "turned", "with_biases"]
 
-WHOLE = 64_000_000  # weights up to which a network is matched whole, and once more with streams that rotate
-COMPONENT = 16_000_000  # weights of the components of larger ones
-_BIASED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # no bias is one of zeros
+WHOLE = 64_000_000  # most weights for which a network is matched whole, and once more with rotating streams
+COMPONENT = 16_000_000  # weights per component of larger networks
+_BIASED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # a missing bias equals a bias of zeros
 
 
 @of_networks("a", "b", states=True)
@@ -44,46 +44,46 @@ def same(
     sym: Symmetry | None = None,
     example_inputs_b: Any = None,
 ) -> Match:
-    """Decide whether two networks are one network up to symmetry, and find the element between them.
+    """Decide whether two networks are the same up to symmetry, and find the element between them.
 
     In balanced form, where scales and bases are almost fixed, units are matched by assignment from several starts, and
-    the weights are compared one by one. Rounding changes every weight by a share of itself, training does not; so a
-    copy that was cast to bfloat16 and back is told from a fine-tuned one. Dead and duplicate units are matched with any
-    of their equals. Batch norms are compared as the affine maps that they are in eval mode.
+    weights are compared one by one. Rounding changes every weight by a share of itself and training does not, so a copy
+    that was cast to bfloat16 and back is told from a fine-tuned one. Dead and duplicate units are matched with any of
+    their equals. Batch norms are compared as their eval-mode affine maps.
 
-    "Related" has two grounds. Either most tensors agree as well as rounding allows, and ``differing`` names those that
-    were changed, also a head with another number of classes. Or all are clearly closer than by chance: the residual is
-    below 0.75 of what the same search leaves for networks of the same statistics and unrelated units (0.5 for purely
-    linear networks, whose bases absorb much), or below 0.8 unit by unit in place; or a tenth of the matrices, by number
-    or by weights, agree exactly.
+    "Related" has two grounds. Either most tensors agree as well as rounding allows; then ``differing`` names those that
+    were changed, including a head with another number of classes. Or the networks are clearly closer than by chance:
+    the residual is below 0.75 of what the same search leaves for networks with the same statistics and unrelated units
+    (0.5 for purely linear networks, whose bases absorb much), or below 0.8 unit by unit in place; or a tenth of the
+    matrices, by number or by weights, agree exactly.
 
-    Where names, shapes or classes differ, the programs are compared first (``correspond``): B's weights are then judged
-    in A's code, and one network may be part of the other. Programs that do not correspond are "not comparable", which
-    is no answer: ``bool()`` of it raises. They are different only where their outputs have other shapes or settings
-    make one compute something else. A map without a bias has one of zeros. Gains and biases folded out of norms are
-    no element of the group: where outputs are equal, gains are written ``1 + w``, or streams may rotate (of networks up
-    to 64 million weights whose embeddings a rotation brings near each other), networks that do not agree are folded
-    (``fold``) and compared once more.
+    If names, shapes or classes differ, the programs are compared first (``correspond``): B's weights are then judged in
+    A's code, and one network may be part of the other. Programs that do not correspond are "not comparable", which is
+    no answer: ``bool()`` of it raises. They are different only if their outputs have different shapes, or if settings
+    make one compute something else. A map without a bias counts as having a zero bias. Folding gains and biases out of
+    norms is outside the group. So if outputs are equal, gains are written ``1 + w``, or streams may rotate (in networks
+    up to 64 million weights whose embeddings a rotation aligns), networks that do not agree are folded (``fold``) and
+    compared once more.
 
-    "Different" is only said where the symmetry is known and outputs on the example differ. Where operations have no
-    rule, the runs took different paths, or outputs are equal, networks that do not agree "cannot be told", unless the
-    tensors whose symmetry is known tell them apart; nor can related ones whose equal outputs the one halfway has not.
+    The verdict is "different" only if the symmetry is known and outputs on the example differ. If operations have no
+    rule, the runs took different paths, or outputs are equal, networks that do not agree "cannot be told", unless
+    tensors of known symmetry tell them apart. So it is for related ones with equal outputs that the halfway one lacks.
 
     Args:
-        a: One network. Both are left as they are. Of two state dicts, with ``sym`` given, the weights alone are
-            compared, and networks are not run; where they are read when needed (``StoredState``), one component is in
-            memory: tensors that scales and bases couple, or whose spaces cannot be told apart, and what fits beside.
+        a: One network. Both are left as they are. Of two state dicts, given with ``sym``, only the weights are compared
+            and no network is run. If they are read on demand (``StoredState``), one component is in memory: tensors
+            that scales and bases couple, or whose spaces cannot be separated, and whatever else fits.
         b: The other.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
-        sym: The symmetry of both where it is known already.
-        example_inputs_b: What ``b`` is called with, where its code takes the same numbers in another form.
+        sym: The symmetry of both, if already known.
+        example_inputs_b: The inputs of ``b``, if its code takes the same numbers in another form.
 
     Returns:
-        The match. The search is local: "the same" is proved by the weights, the other verdicts are no proofs. Networks
-        with large changes (noise beyond about 0.6 of the weights) are called different.
+        The match. The search is local: "the same" is proved by the weights, but the other verdicts are no proofs.
+        Networks with large changes (noise beyond about 0.6 of the weights) are called different.
 
     Raises:
-        TypeError: If only one is a state dict, or the symmetry of two is not given.
+        TypeError: If only one is a state dict, or two are given without their symmetry.
 
     Examples:
         >>> import intertwine as iw
@@ -116,7 +116,7 @@ def same(
 
 @contextmanager
 def with_biases(a: object, b: object) -> Iterator[list[str]]:
-    """The names of biases that one network lacks and the other has as zeros: both have these while this lasts."""
+    """Names of biases that one network lacks and the other has as zeros; within this context both have them."""
     given = dict[str, nn.Module]()
     for one, other in permutations([side for side in (a, b) if isinstance(side, nn.Module)], 2):
         theirs = dict(other.named_modules())
@@ -135,11 +135,11 @@ def with_biases(a: object, b: object) -> Iterator[list[str]]:
 def _by_outputs(
     found: Match, models: tuple[nn.Module, nn.Module], example_inputs: Any, example_inputs_b: Any, may_fold: bool
 ) -> Match:
-    """The verdict on networks as they are, by what they put out, or on both folded where that says more.
+    """The verdict on networks as they are, also by their outputs, or on both folded if that says more.
 
-    Gains and biases of norms in what reads them are other weights of one function. No element of the group leads to
-    them where the gain is written ``1 + w``, where it has zeros or a bias, or where it untied the head. A stream that
-    was rotated, in networks that were tuned or cast since, is found only where both are folded.
+    Folding gains and biases of norms into their readers gives other weights for the same function. No element of the
+    group does this if the gain is written ``1 + w``, has zeros or a bias, or if folding untied the head. In networks
+    that were tuned or cast since, a rotated stream is found only once both are folded.
     """
     inputs = example_inputs, example_inputs if example_inputs_b is None else example_inputs_b
     off = _error(*map(outputs, models, inputs))
@@ -165,15 +165,15 @@ def _by_outputs(
 def turned(
     a: nn.Module, b: nn.Module, example_inputs: Any, near: bool = False
 ) -> tuple[Symmetry, nn.Module, nn.Module] | None:
-    """Two networks in the gauge in which streams may rotate, in one code, with its symmetry; ``None`` without one.
+    """Two networks in the gauge in which streams may rotate, in one code, with the symmetry; ``None`` if there is none.
 
-    With ``near``, also where no rotation brings what the stream alone moves (embeddings) near each other.
+    With ``near``, also ``None`` if no rotation brings the embeddings near each other.
     """
     gauge = gauge_of((a, b), example_inputs, symmetries(a, example_inputs))
     if gauge is None:
         return None
     ours, theirs = gauge(a), gauge(b)
-    if not in_one_code(ours, theirs):  # as two that were loaded say where they come from
+    if not in_one_code(ours, theirs):  # loaded models record where they come from
         found = correspond(ours, theirs, example_inputs)
         if not found or found.part:
             return None
@@ -198,16 +198,16 @@ def _as_they_are(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry 
     if found.verdict != SAME:
         return found
     if apart.verdict == DIFFERENT:
-        return apart  # rounding hides it in the weights' precision
+        return apart  # in the weights' precision, rounding hides the difference
     return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but other inputs may tell: {apart.reason}")
 
 
 def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None) -> Match:
-    """The verdict on tensors of one name."""
+    """The verdict on tensors matched by name."""
     states = tensors_of(a), tensors_of(b)
     replaced = _replaced(*states)
     saved = {*a.state_dict(), *b.state_dict()}
-    made = {name for name in replaced if name not in saved}  # from settings: what they do, outputs tell
+    made = {name for name in replaced if name not in saved}  # made from settings: outputs show their effect
     replaced = {name: why for name, why in replaced.items() if name in saved}
     if 2 * len(replaced) > len({*states[0], *states[1]}):
         return other_architectures(replaced)
@@ -241,7 +241,7 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
 
 
 def _moved_together(found: Match, sym: Symmetry, a: nn.Module, b: nn.Module, example_inputs: Any) -> bool:
-    """Whether outputs are equal but not halfway: differing tensors make up for one another, and are not just unread."""
+    """Whether outputs are equal, but not halfway: then differing tensors compensate for each other, and are read."""
     theirs = outputs(b, example_inputs)
     if found.transformation is None or not _error(outputs(a, example_inputs), theirs) <= PRECISIONS["float32"]:
         return False
@@ -256,13 +256,13 @@ def _moved_together(found: Match, sym: Symmetry, a: nn.Module, b: nn.Module, exa
 
 
 def _error(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """The relative error of outputs, infinite where they have other shapes."""
+    """The relative error of outputs; infinite if shapes differ."""
     alike = [x.shape for x in ours] == [x.shape for x in theirs]
     return relative_error(ours, theirs) if alike else float("inf")
 
 
 def _in_other_code(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b: Any) -> Match:
-    """The verdict on B's weights in A's code where programs correspond; else by outputs' shapes and settings."""
+    """The verdict on B's weights in A's code if programs correspond; else by the outputs' shapes and by settings."""
     found = correspond(a, b, example_inputs, example_inputs_b)
     if found:
         match = _by_name(a, in_code_of(a, b, found), example_inputs, None)
@@ -296,7 +296,7 @@ def _in_other_code(a: nn.Module, b: nn.Module, example_inputs: Any, example_inpu
 
 
 def _replaced(a: State, b: State) -> dict[str, str]:
-    """Tensors that only one network has, or that have other shapes, in words."""
+    """Tensors that only one network has or whose shapes differ, in words."""
     found = {}
     for name in [*a, *(n for n in b if n not in a)]:
         if name not in a or name not in b:

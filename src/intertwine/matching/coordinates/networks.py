@@ -1,8 +1,8 @@
 """Two networks of one architecture, and the coordinates in which their weights are compared.
 
-A gain per unit ties a stream to its axes; folded into the maps that read it, the norm sees a length alone and the
-stream's group grows from permutations to rotations: that is a gauge. Networks are folded before they are aligned, and
-the line between them is that between their folded forms, of which each computes its own function.
+A gain per unit ties a stream to its axes. Once gains are folded into the maps that read them, a norm depends only on a
+length, and the stream's group grows from permutations to rotations: this is the gauge used here. Networks are folded
+before they are aligned, and the line between them joins their folded forms, which compute the same functions.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from ..judgement.configurations import sizes_and_settings
 from .problem import Problem, keeping, searched
 
 _MANY = 3  # tensors that share a basis
-NEAR = 0.7  # cosine of embeddings, once rotated, below which networks are no tuned copies of each other
+NEAR = 0.7  # cosine of embeddings after rotation below which networks are no fine-tuned copies of each other
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,29 +39,29 @@ class Gauge:
     """How networks of one architecture are folded."""
 
     sym: Symmetry  # Of the folded networks
-    ones: frozenset[str]  # Streams of which layer norms take the mean: rotations keep the vector of ones there
-    added: tuple[str, ...]  # Tensors that the folded networks have more, as ``fold`` says
-    gains: Mapping[str, float]  # Parameters of norms that were folded, with the value of each entry since
+    ones: frozenset[str]  # Streams whose mean layer norms take: there, rotations keep the vector of ones
+    added: tuple[str, ...]  # Extra tensors of the folded networks, as ``fold`` reports
+    gains: Mapping[str, float]  # Norm parameters that were folded, with the value that each entry has since
     example_inputs: Any
-    known: tuple[tuple[nn.Module, nn.Module], ...]  # Networks that were folded already, each with its folded form
+    known: tuple[tuple[nn.Module, nn.Module], ...]  # Networks already folded, each with its folded form
 
     def __call__(self, model: nn.Module) -> nn.Module:
-        """A network in this gauge: other weights, the same function."""
+        """A network in this gauge: new weights, the same function."""
         for one, folded in self.known:
             if model is one or model is folded:
                 return folded
         made = _fold(model, self.example_inputs)
         if made is None or _form(made.sym) != _form(self.sym):
-            raise ValueError("model must fold as the networks that were aligned. Got another form: align it itself.")
+            raise ValueError("model must fold like the networks that were aligned. Got another form: align it itself.")
         return made.known[0][1]
 
     def note(self, whom: str) -> str:
-        """What a reader must know of it."""
+        """A note on the gauge for the reader."""
         more = f", with {', '.join(self.added)} of their own" if self.added else ""
         return f"gains of norms were folded in {whom}{more}, so that streams rotate"
 
     def kept(self, g: Transformation) -> Transformation:
-        """The closest element that keeps the vector of ones exactly where it has to be kept."""
+        """The closest element that keeps the vector of ones exactly, in the streams where it must."""
         for name in self.ones:
             if (linear := g[name].linear) is not None:
                 g = with_parts(g, name, linear=keeping(linear), signs=torch.ones_like(g[name].signs))
@@ -69,7 +69,7 @@ class Gauge:
 
 
 def gauge_of(models: Sequence[nn.Module], example_inputs: Any, sym: Symmetry) -> Gauge | None:
-    """The gauge in which a space that many tensors share may rotate; ``None`` where none grows, or none folds alike."""
+    """The gauge in which a widely shared space may rotate; ``None`` if no group grows or models fold differently."""
     program = sym.origin.program if sym.origin is not None else None
     if program is None or not any(call.op in NORMALISING for call in program.calls):
         return None
@@ -81,7 +81,7 @@ def gauge_of(models: Sequence[nn.Module], example_inputs: Any, sym: Symmetry) ->
 
 
 def _fold(model: nn.Module, example_inputs: Any) -> Gauge | None:
-    """The gauge of one network; ``None`` where none of its streams may rotate."""
+    """The gauge of one network; ``None`` if none of its streams may rotate."""
     try:
         rewriter = Rewriter(model, example_inputs, biases=False)
         for step in (fold_norms, push_biases, centre, level_biases):
@@ -92,7 +92,7 @@ def _fold(model: nn.Module, example_inputs: Any) -> Gauge | None:
         if not streams:
             return None
         rewriter.prove()
-    except (ValueError, VerificationError):  # nothing that can be folded, or not without a change
+    except (ValueError, VerificationError):  # nothing can be folded, or not without changing the function
         return None
     known = ((model, rewriter.finished()),)
     gains = {n.gain.view.source: n.gain.one for n in norms(rewriter.graph) if bool((n.gain.numbers == 1).all())}
@@ -100,21 +100,21 @@ def _fold(model: nn.Module, example_inputs: Any) -> Gauge | None:
 
 
 def check_folded(gains: Mapping[str, float], model: nn.Module | Mapping[str, Tensor]) -> None:
-    """Refuse a network that is not in a gauge: elements that rotate its streams would change its function."""
+    """Refuse a network that is not folded: elements that rotate its streams would change its function."""
     state = model if isinstance(model, Mapping) else tensors_of(model)
     for name, one in gains.items():
         if name in state and not bool((state[name] == one).all()):
             raise ValueError(
-                f"gains of norms must be folded, as where this was found. Got {name} with entries other than {one:g}: "
+                f"gains of norms must be folded, as in the aligned pair. Got {name} with entries other than {one:g}: "
                 "give iw.fold(model, example_inputs).model, or align again."
             )
 
 
 def turning(sym: Symmetry, a: State, b: State) -> tuple[Transformation, float]:
-    """The rotations that bring what they alone move (embeddings) of ``a`` nearest that of ``b``, and how near.
+    """The rotations that bring embeddings (tensors that only they move) of ``a`` nearest to those of ``b``; a cosine.
 
-    For each space the orthogonal Procrustes solution over those tensors. The cosine is the mean over a space's tensors,
-    the least over spaces, and 1 where there are none. No unit's place in another space has a part in it.
+    For each space this is the orthogonal Procrustes solution over those tensors. The cosine is averaged over a space's
+    tensors; the smallest over spaces is returned, or 1 if there are none. Unit positions in other spaces do not matter.
     """
     g, least = identity(sym), 1.0
     for space in (s for s in sym.spaces if s.group.is_orthogonal):
@@ -123,7 +123,7 @@ def turning(sym: Symmetry, a: State, b: State) -> tuple[Transformation, float]:
             known = m.tensor in a and m.tensor in b and a[m.tensor].shape == b[m.tensor].shape
             if len(m.block.carried) == 1 and known:
                 u, v = (m.block.read(t[m.tensor]).movedim(m.dim, -1).reshape(-1, space.size).float() for t in (a, b))
-                if len(u) >= space.size:  # fewer rows meet whatever they are
+                if len(u) >= space.size:  # fewer rows can always be made to agree
                     products.append(u.mT @ v / (u.norm() * v.norm()).clamp(min=1e-30))
         if products:
             left, cosines, right = torch.linalg.svd(torch.stack(products).mean(0))
@@ -136,29 +136,29 @@ def _form(sym: Symmetry) -> tuple[object, object]:
     return sym.spaces, sym.layouts
 
 
-PRECISION = {torch.float32: 1e-7, torch.float64: 1e-12}  # log scales: the rounding of weights in that precision
+PRECISION = {torch.float32: 1e-7, torch.float64: 1e-12}  # of log scales: the rounding of such weights
 
 
 @dataclass(eq=False)
 class Balanced:
-    """A network in balanced coordinates: scales and bases in which two networks can be compared weight by weight.
+    """A network in balanced coordinates: with scales and bases in which networks can be compared weight by weight.
 
-    Of all copies that scales and bases connect, the balanced one has (almost) the smallest sum of squared weights
-    (``symmetry.gauge.scales``). Rotations are either fixed, as in the canonical form, or left open to be searched.
+    Of all copies that differ in scales and bases, the balanced one has (almost) the smallest sum of squared weights
+    (``symmetry.gauge.scales``). Rotations are either fixed, as in the canonical form, or left open for the search.
     """
 
     folded: Folded  # Its weights, batch norms folded
     to: Transformation  # The element that brings them into balanced coordinates
-    tolerance: float = 1e-12  # To which scales were found
+    tolerance: float = 1e-12  # Accuracy of the scales
 
     @classmethod
     def upright(cls, folded: Folded, kinds: Collection[str], tolerance: float = 1e-12) -> "Balanced":
-        """Scales and bases of some kinds in balance, rotations left open: bases stay as near as can be."""
+        """The network with scales and bases of some kinds balanced and rotations left open: bases change least."""
         return cls(folded, balanced(folded, tolerance, kinds, rotations=False), tolerance)
 
     @classmethod
     def normal(cls, folded: Folded) -> "Balanced":
-        """Scales and bases in normal form, and signs of spaces that others lie inside: those are matched without."""
+        """The network with scales and bases in normal form, and signs of parent spaces, which are matched without."""
         dtype = next((t.dtype for t in folded.state.values()), torch.float64)
         found = cls(folded, balanced(folded, PRECISION[dtype]))
         outer = folded.sym.outer
@@ -168,11 +168,11 @@ class Balanced:
 
     @cached_property
     def state(self) -> State:
-        """The weights there; those that ``to`` leaves as they are, are shared."""
+        """The weights in these coordinates; tensors that ``to`` does not change share memory."""
         return {**self.folded.state, **moved(self.sym, self.to, self.folded.state)}
 
     def forget(self) -> None:
-        """Free the weights there; they are made again when they are asked for."""
+        """Free the weights in these coordinates; they are recomputed when asked for."""
         self.__dict__.pop("state", None)
 
     @property
@@ -190,29 +190,29 @@ class Balanced:
 class Networks:
     """Two networks of one architecture, and which part of the group is searched."""
 
-    a: Any  # The network whose basis is kept: a module, or its state dict of which one tensor is in memory
-    b: Any  # The network that is to move
+    a: Any  # The network whose basis is kept: a module, or a state dict with one tensor in memory
+    b: Any  # The network to move
     sym: Symmetry  # The symmetry of ``a``
     sym_b: Symmetry  # The symmetry of ``b``: the same spaces and layouts
     # Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``
     kinds: Collection[str]
-    loader: Iterable[Any] | None = None  # Batches, for solvers that look at data
-    seed: int = 0  # Seed of everything that is random
-    gauge: Gauge | None = None  # How both were folded, where that made the group larger
+    loader: Iterable[Any] | None = None  # Batches, for solvers that use data
+    seed: int = 0  # Seed of all random choices
+    gauge: Gauge | None = None  # How both were folded, if that enlarged the group
 
     @property
     def stored(self) -> bool:
-        """Whether these are state dicts, which are read tensor by tensor."""
+        """Whether the networks are state dicts, which are read tensor by tensor."""
         return isinstance(self.a, Mapping)
 
     @property
     def states(self) -> tuple[State, State]:
-        """The tensors of both."""
+        """The tensors of both networks."""
         return (self.a, self.b) if self.stored else (tensors_of(self.a), tensors_of(self.b))
 
     @cached_property
     def balanced(self) -> tuple[Balanced, Balanced]:
-        """Both networks in the coordinates in which the searched kinds are compared, batch norms folded."""
+        """Both networks in the coordinates in which the searched kinds are compared, with batch norms folded."""
         tolerance = PRECISION[self._precision]
         a, b = (fold(sym, state) for sym, state in zip((self.sym, self.sym_b), self.states))
         return Balanced.upright(a, self.kinds, tolerance), Balanced.upright(b, self.kinds, tolerance)
@@ -224,22 +224,22 @@ class Networks:
             return self.problem(self._precision)
         free = searched(self.sym, self.kinds)
         names, double = {name: name for name in free.layouts}, torch.float64
-        wide = lambda _, x: x.to(double if x.dtype == double else torch.float32)  # when it is asked for
+        wide = lambda _, x: x.to(double if x.dtype == double else torch.float32)  # on demand
         a, b = (LazyState.changed(LazyState.renamed(state, names), wide) for state in self.states)
         return Problem.plain(free, a, b, self.sym)
 
     @property
     def _precision(self) -> torch.dtype:
-        """That of the weights, float32 at least."""
+        """The precision of the weights, at least float32."""
         double = any(t.dtype == torch.float64 for t in tensors_of(self.a).values())
         return torch.float64 if double else torch.float32
 
     def problem(self, dtype: torch.dtype) -> Problem:
-        """The problem of aligning by weights, in a precision.
+        """The problem of aligning by weights, in a given precision.
 
-        Batch norms enter as the affine maps that they are in eval mode where scales or bases are searched. Where they
-        are not, gains and biases enter as they are stored and running statistics do not: they follow the units, and
-        their sizes are those of the data, so that as weights they would outvote all others.
+        If scales or bases are searched, batch norms enter as their eval-mode affine maps. Otherwise gains and biases
+        enter as stored, and running statistics do not enter: they follow the units, but have the size of the data, so
+        that as weights they would outvote all others.
         """
         if self.stored:
             return self.stated
@@ -258,7 +258,7 @@ class Networks:
 
 
 _OTHER_WIDTHS = (
-    "For other widths of one architecture, bring b to those of a with merging.transport ('intertwine transport') first."
+    "For other widths of one architecture, first bring b to those of a with merging.transport ('intertwine transport')."
 )
 _OTHER_ROWS = (
     "Rows of tokens or classes have places of their own: give both the same ones first, such as those that both know, "
@@ -279,7 +279,7 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
             shapes = f"{tuple(one[name].shape)} and {tuple(other[name].shape)}"
             shapes += f" ({told})" if (told := sizes_and_settings(a, b)) else ""
             pairs = [(one[n].shape, other[n].shape) for n in one if n in other and one[n].shape != other[n].shape]
-            rows = all(len(x) == len(y) and x[1:] == y[1:] for x, y in pairs)  # units would be read somewhere
+            rows = all(len(x) == len(y) and x[1:] == y[1:] for x, y in pairs)  # else others would read the units
             raise ValueError(
                 f"{names[0]} and {names[1]} must be of one architecture and have the same widths. Got {name!r} of "
                 f"shapes {shapes}. " + (_OTHER_ROWS if rows else _OTHER_WIDTHS)

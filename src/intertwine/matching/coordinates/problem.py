@@ -1,7 +1,7 @@
-"""Aligning by weights as a problem: maximise ``Σ <a, g b>`` over the elements ``g`` of what is left of the group.
+"""Alignment by weights as a problem: maximise ``Σ <a, g b>`` over the elements ``g`` of the remaining group.
 
-Scales and general bases are removed first (``balanced``), so that ``g`` is made of permutations, signs and orthogonal
-matrices, all of which keep norms: the largest inner product is the smallest distance ``|a - g b|``.
+Scales and general bases are removed first (``balanced``), so that ``g`` consists of permutations, signs and orthogonal
+matrices. All of these keep norms, so that the largest inner product gives the smallest distance ``|a - g b|``.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,16 +22,16 @@ from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 
 Row = tuple[int, ...]  # parity of each sign generator of a space
-Both = tuple[Tensor, Tensor]  # of the network that stays, and of the one that moves
+Both = tuple[Tensor, Tensor]  # of the network that stays, and of the network that moves
 
 
 def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
-    """For every space the dimensions of blocks that carry it, tensor by tensor."""
+    """The block dimensions that carry each space, tensor by tensor."""
     return {space.name: tuple(carrying(sym.layouts, space)) for space in sym.spaces}
 
 
 def add_to(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
-    """Add a product to those of its parities."""
+    """Add a product to the sum for its parities."""
     found[row] = found[row] + product if row in found else product
 
 
@@ -39,7 +39,7 @@ def add_to(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
 class Problem:
     """Two networks in balanced coordinates, and the part of the group that is searched."""
 
-    sym: Symmetry  # What acts on the coordinates: permutations, signs and orthogonal matrices
+    sym: Symmetry  # The group that acts on the coordinates: permutations, signs and orthogonal matrices
     a: State  # Tensors to meet
     b: State  # Tensors to move
     to_a: Transformation  # The element that brought ``a`` into these coordinates
@@ -48,7 +48,7 @@ class Problem:
 
     @classmethod
     def plain(cls, sym: Symmetry, a: State, b: State, full: Symmetry | None = None) -> "Problem":
-        """Networks compared in the coordinates that they come in."""
+        """The problem of networks compared in their own coordinates."""
         still = identity(full or sym)
         return cls(sym, a, b, still, still, full or sym)
 
@@ -62,7 +62,7 @@ class Problem:
         votes: Mapping[str, float] | None = None,
         dtype: torch.dtype | None = None,
     ) -> "Problem":
-        """The problem in which the squared norm of each tensor to ``meet`` is its number of entries, times its vote."""
+        """The problem in which each tensor to ``meet`` has its number of entries, times its vote, as squared norm."""
         means = {name: float(meet[name].square().mean()) for name in sym.layouts}
         factors = {n: ((1.0 if votes is None else votes[n]) / (mean or 1.0)) ** 0.5 for n, mean in means.items()}
         scaled = lambda state: {n: (state[n] * x).to(dtype or state[n].dtype) for n, x in factors.items()}
@@ -70,7 +70,7 @@ class Problem:
 
     @cached_property
     def members(self) -> dict[str, tuple[Member, ...]]:
-        """For every space the blocks that carry it."""
+        """The block dimensions that carry each space."""
         return members(self.sym)
 
     @cached_property
@@ -80,13 +80,13 @@ class Problem:
 
     @cached_property
     def size(self) -> float:
-        """``|a| |b|``, the largest objective there can be."""
+        """``|a| |b|``, the largest possible objective."""
         ours, theirs = (sum(float(torch.linalg.vector_norm(x)) ** 2 for x in s.values()) for s in (self.a, self.b))
         return (ours * theirs) ** 0.5
 
     def objective(self, g: Transformation) -> float:
         """``Σ <a, g b>``, summed in float64."""
-        inner = lambda x, y: float(inner_products(x, y, range(x.ndim)))  # which holds no tensor while others are read
+        inner = lambda x, y: float(inner_products(x, y, range(x.ndim)))  # holds no tensor while others are read
         return sum(
             inner(block.read(self.a[name]), transform_block(block.read(self.b[name]), block, g))
             for name, layout in self.sym.layouts.items()
@@ -95,11 +95,11 @@ class Problem:
         )
 
     def turning(self, ones: Collection[str]) -> "Problem":
-        """The same where streams rotate, some of which have to keep the vector of ones.
+        """The problem with rotating streams, some of which must keep the vector of ones.
 
-        The mean along these, which no such rotation changes, is taken out of all tensors. Every tensor is divided by
-        the root of its norm, so that no few of them outvote all others. One tensor of ones then joins each of these
-        streams: the closest rotation keeps it.
+        The mean along these streams, which no such rotation changes, is subtracted from all tensors. Every tensor is
+        divided by the root of its norm, so that no few tensors outvote all others. A tensor of ones is then added to
+        each of these streams, so that the closest rotation keeps it.
         """
         ones = {s.name for s in self.sym.spaces if s.name in ones and s.group.mixes}
         layouts = dict(self.sym.layouts)
@@ -120,7 +120,7 @@ class Problem:
         return replace(evened, sym=replace(self.sym, layouts=layouts), a=a, b=b)
 
     def lift(self, g: Transformation) -> Transformation:
-        """An element of these coordinates as the element that moves the network ``b`` into the basis of ``a``."""
+        """The element that moves the network ``b`` into the basis of ``a``, from an element of these coordinates."""
         return ~self.to_a @ (within(g, self.full) @ self.to_b)
 
 
@@ -143,7 +143,7 @@ def keeping(matrix: Tensor) -> Tensor:
 
 
 def within(g: Transformation, sym: Symmetry) -> Transformation:
-    """An element that was searched as one of the whole symmetry: without scales, and signs only where all were."""
+    """A searched element as one of the whole symmetry: without scales, and with signs only if all were searched."""
     full = identity(sym)
     for name, e in g.elements.items():
         signs = e.signs if e.signs.shape == full[name].signs.shape else full[name].signs
@@ -152,7 +152,7 @@ def within(g: Transformation, sym: Symmetry) -> Transformation:
 
 
 def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
-    """What is left to search in balanced coordinates: no scales, rotations for bases, no statistics of batch norms."""
+    """The symmetry to search in balanced coordinates: no scales, rotations for bases, no batch-norm statistics."""
     linear = sym.mixing if "linear" in kinds else frozenset()
     signs = None if "sign" in kinds else 0
 
@@ -167,13 +167,13 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
 
 
 def single_spaces(sym: Symmetry) -> list[Space]:
-    """Spaces whose units change places one by one: none lies in or around them, and no basis mixes them."""
+    """Spaces whose units permute singly: they have no parents or children, and no basis mixes their units."""
     whole = [s for s in sym.spaces if not s.parents and s.name not in sym.outer]
     return [s for s in whole if s.group.permutes and not s.group.mixes]
 
 
 def unscaled(leaf: Leaf, group: SpaceGroup) -> Leaf:
-    """A leaf as the searched part of its space's group acts on it: no scales, and rotations in one way only."""
+    """A leaf under the searched part of its space's group: no scales, and rotations acting in one way only."""
     if group.mixes:
         return replace(leaf, scale=(), sign=(), variance=1)
     return replace(leaf, scale=(), sign=leaf.sign if group.signs else (), variance=0)

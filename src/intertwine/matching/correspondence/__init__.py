@@ -1,1 +1,1 @@
-"""Correspondence: which parameter entries of one program are which of another, whatever their code calls them."""
+"""Correspondence: which parameter entries of two programs correspond, whatever their code calls them."""

@@ -1,4 +1,4 @@
-"""The front door: two models, their programs, the parameter entries that correspond, and the proof on numbers."""
+"""Entry point: two models, their programs, the corresponding parameter entries, and the numerical proof."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ __all__ = ["Correspondence", "carrier_of", "correspond", "in_code_of", "in_one_c
 
 WHOLE, A_IN_B, B_IN_A = "the same program", "a is part of b", "b is part of a"
 SETTINGS, APART = "the same program with other settings", "not comparable"
-_OWNED = ("_parameters", "_buffers", "_modules", "training")  # by modules, beside settings
+_OWNED = ("_parameters", "_buffers", "_modules", "training")  # attributes of modules that are no settings
 _ = rules
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Correspondence(Result):
-    """Which entries of B's tensors are which of A's; truthy where the programs are one, or one is part of the other.
+    """The entries of A's and B's tensors that correspond; truthy if the programs agree, or one is part of the other.
 
     Attributes:
         verdict: ``"the same program"``, ``"a is part of b"``, ``"b is part of a"``, ``"the same program with other
             settings"`` or ``"not comparable"``.
-        entries: Parts of tensors of A, each with the part of a tensor of B that it is.
+        entries: Parts of tensors of A, each with the corresponding part of a tensor of B.
         part: Module of the larger network whose result is that of the smaller one; empty for whole networks.
-        reason: Where the programs part, which settings differ, or how the proof failed.
-        error: Relative error of A's program with B's weights against B's, in float64 where both run in it; ``None``
-            where nothing could be run, as on the meta device.
+        reason: Where the programs differ, which settings differ, or how the proof failed.
+        error: Relative error of A's program with B's weights against B's, in float64 if both run in it; ``None``
+            if nothing could be run, as on the meta device.
         rtol: Largest error that rounding explains.
         unread: Tensors of A that no entry of B fills: nothing reads them on the example.
-        looked_through: What was taken off before: "a wrapped in DataParallel".
-        aliases: Other names of tensors of A that are tied, each with the one that entries name.
+        looked_through: Wrappers that were removed first: "a wrapped in DataParallel".
+        aliases: Other names of tied tensors of A, each with the name that entries use.
     """
 
     verdict: str
@@ -62,18 +62,18 @@ class Correspondence(Result):
 
     @property
     def proved(self) -> bool:
-        """Whether A's program with B's weights was seen to compute B's function."""
+        """Whether A's program with B's weights was shown to compute B's function."""
         return bool(self) and self.error is not None and self.rtol is not None and self.error <= self.rtol
 
     @property
     def renamed(self) -> int:
-        """Number of entries that are not one tensor under one name."""
+        """Number of entries that are not the same tensor under the same name."""
         return sum(not entry.identity for entry in self.entries)
 
     def convert(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """B's weights under A's names and in A's shapes, tied names included.
 
-        Tensors that nothing reads (``unread``) are left out: load with ``strict=False`` where there are any.
+        Tensors that nothing reads (``unread``) are left out: load with ``strict=False`` if there are any.
 
         Args:
             state: B's state dict.
@@ -92,7 +92,7 @@ class Correspondence(Result):
         return {**made, **{alias: made[name] for alias, name in self.aliases.items() if name in made}}
 
     def summary(self) -> str:
-        """The verdict, how far the tables differ, the proof, and every entry that is not the identity."""
+        """The verdict, how far names and forms differ, the proof, and every entry that is not the identity."""
         if not self:
             return f"{self.verdict}: {self.reason}"
         said = f"{counted(len(self.entries), 'entry')}, {self.renamed} under another name or in another form"
@@ -116,18 +116,18 @@ class Correspondence(Result):
 
 @of_networks("a", "b")
 def correspond(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b: Any = None) -> Correspondence:
-    """Find which parameter entries of one network are which of another, whatever their code calls and packs them.
+    """Find which parameter entries of two networks correspond, however their code names and packs them.
 
-    Both programs are captured and written with indices alone: reshapes, transpositions, packing and names leave
-    nothing, fused operations are taken apart, slices are carried to the parameters. The graphs are coloured from both
-    ends until colours stand still, and paired from the outputs on. What was found is then proved: with B's entries in
-    place of A's, all constant ones made distinct, A must compute what B computes, in float64.
+    Both programs are captured and rewritten with indices alone: reshapes, transpositions, packing and names disappear,
+    fused operations are decomposed, and slices are carried to the parameters. The graphs are coloured from both ends
+    until colours no longer change, and paired starting at the outputs. The result is then proved: with B's entries in
+    place of A's, and constant tensors made distinct, A must compute B's function in float64.
 
     Args:
-        a: One network. Both are left as they are, and may be on the meta device, where nothing is proved.
+        a: One network. Both are left as they are; they may be on the meta device, but then nothing is proved.
         b: The other.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
-        example_inputs_b: What ``b`` is called with, where its code takes the same numbers in another form.
+        example_inputs_b: The inputs of ``b``, if its code takes the same numbers in another form.
 
     Raises:
         CaptureError: If a model does not run on its inputs; the message says which.
@@ -153,13 +153,13 @@ def correspond(a: nn.Module, b: nn.Module, example_inputs: Any, example_inputs_b
 
 
 def in_one_code(a: nn.Module, b: nn.Module) -> bool:
-    """Whether two models are of the same classes with the same settings, as far as their attributes show."""
+    """Whether two models have the same classes and settings, as far as their attributes show."""
     ours, theirs = (dict(m.named_modules()) for m in (a, b))
     return ours.keys() == theirs.keys() and all(_alike(m, theirs[name], {}) for name, m in ours.items())
 
 
 def _alike(x: Any, y: Any, seen: dict[tuple[int, int], tuple[Any, Any]]) -> bool:
-    """Whether two settings are equal; tensors that modules own are none. Pairs ``seen`` live on, and with them ids."""
+    """Whether two settings are equal, except tensors owned by modules. Pairs ``seen`` stay alive, so ids stay valid."""
     if x is y or (id(x), id(y)) in seen:
         return True
     seen[id(x), id(y)] = x, y
@@ -187,18 +187,18 @@ def _alike(x: Any, y: Any, seen: dict[tuple[int, int], tuple[Any, Any]]) -> bool
 
 
 def in_code_of(a: nn.Module, b: nn.Module, found: Correspondence) -> nn.Module:
-    """A copy of ``a`` with the weights of ``b``: those that correspond, and by name what nothing reads."""
+    """A copy of ``a`` with the weights of ``b``: those that correspond, and by name those that nothing reads."""
     return write(copied(a), {**found.convert(tensors_of(b)), **by_name(a, b, found.unread)})
 
 
 def by_name(a: nn.Module, b: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
-    """Tensors of ``b`` by those names of ``a`` that are of one shape in both."""
+    """Tensors of ``b`` for those names of ``a`` that have the same shape in both."""
     ours, theirs = tensors_of(a), tensors_of(b)
     return {n: theirs[n] for n in names if n in theirs and theirs[n].shape == ours[n].shape}
 
 
 def carrier_of(a: nn.Module, b: nn.Module, example_inputs: Any) -> Callable[[nn.Module], nn.Module] | None:
-    """What carries weights in the code of ``b`` into copies of ``a``; ``None`` where at most widths differ."""
+    """The function that carries weights in ``b``'s code into copies of ``a``; ``None`` if at most widths differ."""
     shapes = lambda model: {name: tensor.shape for name, tensor in tensors_of(model).items()}
     ours, theirs = shapes(a), shapes(b)
     if ours == theirs:
@@ -236,7 +236,7 @@ def _compared(a: Side, b: Side) -> Correspondence:
     ours, theirs = parting(a.graph, b.graph)
     said = f"the programs part: a has {ours} where b has {theirs}"
     if ours == theirs == NOTHING:
-        said = "the programs part: each operation of one has its like in the other, but they are joined otherwise"
+        said = "the programs part: both have the same operations, but connect them differently"
     shapes = [{n: side.program.values[ref.id].shape for n, ref in side.program.states.items()} for side in (a, b)]
     for name, here in shapes[0].items():
         other = shapes[1].get(name, here)
@@ -262,7 +262,7 @@ def _settings(found: Pairing) -> list[str]:
 def _proved(
     a: Side, b: Side, found: Pairing, verdict: str, part: tuple[int, ...] = (), reason: str = ""
 ) -> Correspondence:
-    """The correspondence of a pairing, where A's program with B's weights computes B's function."""
+    """The correspondence of a pairing, if A's program with B's weights computes B's function."""
     entries = entries_of(found)
     meta = without_weights(a.model) or without_weights(b.model)
     error = rtol = None
@@ -274,7 +274,7 @@ def _proved(
     unread = tuple(a.prefix + n for n, v in values.items() if v.kind != "constant" and v.dtype.is_floating_point)
     holds = error is not None and rtol is not None and error <= rtol
     if verdict == SETTINGS and holds:
-        verdict = WHOLE  # what differs is read by nothing that counts
+        verdict = WHOLE  # nothing that matters reads the differing parts
     if error is not None and not holds and verdict != SETTINGS:
         verdict = APART
         reason = f"the programs look alike, but with b's weights a computes another function ({error:.1e})"
@@ -290,7 +290,7 @@ def _proved(
 
 
 def _module_of(side: Side, part: Sequence[int]) -> str:
-    """The outermost module that returns a value, as far as one does."""
+    """The outermost module that returns a value, if any does."""
     views = side.reader.views
     here = {id(views[number].term) for number in part}
     names = [tap for tap, ref in side.program.taps.items() if ref.id in views and id(views[ref.id].term) in here]

@@ -1,4 +1,4 @@
-"""Entries of stored tensors: which part of one is which part of another, as a small expression."""
+"""Entries of stored tensors: which part of one corresponds to which part of another, as a small expression."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Region:
 
     name: str  # In the state dict
     shape: tuple[int, ...]
-    factors: tuple[tuple[Range, ...], ...]  # For each dimension those that it is seen as
+    factors: tuple[tuple[Range, ...], ...]  # For each dimension: the factors into which it is split
 
     @classmethod
     def of(cls, name: str, layout: Sequence[Sequence[Factor]]) -> Region:
-        """What a leaf reads; neighbouring factors of which all entries are read are one."""
+        """The part that a leaf reads; adjacent factors that are read entirely are merged."""
 
         def read(f: Factor) -> Range:
             last = 0 if f.axis is None else (f.axis.size - 1) * f.step
@@ -38,19 +38,19 @@ class Region:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the whole tensor."""
+        """Whether the region is the whole tensor."""
         return all(f[1:] == (0, f[0], 1) for dim in self.factors for f in dim)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Shape of the part as it is written: an axis of which one entry is read is gone."""
+        """Shape of the part as written: an axis of which only one entry is read disappears."""
         if self.whole:
             return self.shape
         parts = (f for dim in self.factors for f in dim if f[0] == 1 or f[2] > f[1] + 1)
         return tuple(len(range(*f[1:])) for f in parts)
 
     def of_tensor(self, tensor: Tensor) -> Tensor:
-        """The part, as a view of the tensor's own entries where torch has one."""
+        """The part of a tensor, as a view if torch can make one."""
         spread = tensor.reshape([f[0] for dim in self.factors for f in dim])
         return spread[tuple(slice(*f[1:]) for dim in self.factors for f in dim)]
 
@@ -73,7 +73,7 @@ class Region:
 
 
 def _fewest(ranges: Sequence[Range]) -> tuple[Range, ...]:
-    """Factors of a dimension, those of which all entries are read joined to the one before."""
+    """Factors of a dimension, with those that are read entirely merged into the one before."""
     found: list[Range] = []
     for here in ranges:
         if found and here[1:] == (0, here[0], 1) and found[-1][3] == 1:
@@ -85,16 +85,16 @@ def _fewest(ranges: Sequence[Range]) -> tuple[Range, ...]:
 
 @dataclass(frozen=True)
 class Entry:
-    """Part of a tensor of A that is part of a tensor of B."""
+    """Part of a tensor of A that corresponds to part of a tensor of B."""
 
     a: Region
     b: Region
-    sizes: tuple[int, ...]  # Indices that B's part is seen as
+    sizes: tuple[int, ...]  # Sizes of the indices into which B's part is split
     order: tuple[int, ...]  # Their order in A's part
 
     @property
     def identity(self) -> bool:
-        """Whether it is one tensor under one name, entry by entry."""
+        """Whether the entry is the same tensor under the same name, entry by entry."""
         return self.a == self.b and self.a.whole and self.order == tuple(range(len(self.order)))
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Entry:
 
     @property
     def change(self) -> str:
-        """What is done with B's part."""
+        """The operation on B's part, as text."""
         moved = [i for i in self.order if self.sizes[i] > 1]
         ours, theirs = self.a.sizes, self.b.sizes
         reshaped = f".reshape({', '.join(map(str, ours))})"
@@ -116,14 +116,14 @@ class Entry:
 
 
 def entries_of(found: Pairing) -> tuple[Entry, ...]:
-    """The entries that paired leaves give; rows that the example did not read go with those that it read."""
+    """The entries given by paired leaves; rows that the example did not read go with those that it read."""
     entries: dict[tuple, Entry] = {}
     for n, m in sorted(found.vertices.items()):
         t, s = found.a.vertices[n].term, found.b.vertices[m].term
         if t.op != "state" or s.op != "state":
             continue
         letters = found.letters[n]
-        # numbers and sizes of the leaves' indices in the order of their dimensions
+        # numbers and sizes of the leaves' indices, in dimension order
         factors = ([a for dim in x.layout for f in dim if f.axis is not None for a in f.axis.leaves()] for x in (t, s))
         places = (found.a.place[id(t)][1], found.b.place[id(s)][1])
         ours, theirs = ([(place[id(a)], a.size) for a in axes] for place, axes in zip(places, factors))
@@ -139,7 +139,7 @@ def entries_of(found: Pairing) -> tuple[Entry, ...]:
 
 
 def _joined(entries: list[Entry]) -> list[Entry]:
-    """Entries of neighbouring slices of both tensors as one, such as the packed projections of both."""
+    """Entries with those of adjacent slices of both tensors merged, such as packed projections in both."""
     found: list[Entry] = []
     for entry in sorted(entries, key=lambda e: (e.a.name, e.a.factors)):
         while found and (both := _beside(found[-1], entry)):
@@ -150,7 +150,7 @@ def _joined(entries: list[Entry]) -> list[Entry]:
 
 
 def _beside(one: Entry, other: Entry) -> Entry | None:
-    """Two entries as one, where the second goes on where the first ends, in both tensors."""
+    """Two entries merged into one, if the second continues where the first ends in both tensors."""
     regions, dims, before = [], [], []
     for r, s in ((one.a, other.a), (one.b, other.b)):
         if r.name != s.name or [len(x) for x in r.factors] != [len(x) for x in s.factors]:
@@ -181,7 +181,7 @@ def _beside(one: Entry, other: Entry) -> Entry | None:
 
 
 def _merged(sizes: Sequence[int], order: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The same permutation of as few indices as there may be."""
+    """The same permutation with as few indices as possible."""
     runs: list[list[int]] = []
     for i in order:
         if runs and runs[-1][-1] + 1 == i:
@@ -198,7 +198,7 @@ def _completed(entries: list[Entry]) -> list[Entry]:
         partners = [e for e in entries if e.a.name == entry.a.name or e.b.name == entry.b.name]
         names = {(e.a.name, e.b.name) for e in partners}
         if next((e for e in partners if e.a.whole and e.a.name == entry.a.name), entry) is not entry:
-            continue  # parts of what is there whole; also those that joined to the whole once more
+            continue  # parts of tensors that are there whole, or that joined to the whole again
         alike = entry.a.factors == entry.b.factors and entry.order == tuple(range(len(entry.order)))
         if len(partners) == len(names) == 1 and not entry.a.whole and alike and entry.a.shape == entry.b.shape:
             full = tuple(((n, 0, n, 1),) for n in entry.a.shape)
@@ -210,7 +210,7 @@ def _completed(entries: list[Entry]) -> list[Entry]:
 
 
 def carried(entries: Sequence[Entry], state: State) -> dict[str, Tensor]:
-    """Tensors of A made of those of B; entries that nothing fills are zero."""
+    """Tensors of A made from those of B; entries that nothing fills are zero."""
     made: dict[str, Tensor] = {}
     for entry in entries:
         source = state[entry.b.name]
@@ -222,6 +222,6 @@ def carried(entries: Sequence[Entry], state: State) -> dict[str, Tensor]:
 
 
 def converted(state: State, entries: Mapping[str, Sequence[Entry]], names: Iterable[str]) -> LazyState:
-    """The tensors of some names as a state dict has them, beside those that entries make of it."""
+    """Tensors that entries make from a state dict, and some of its tensors under their own names."""
     plain = {name: partial(state.__getitem__, name) for name in names}
     return LazyState(plain | {name: partial(lambda n: carried(entries[n], state)[n], name) for name in entries})

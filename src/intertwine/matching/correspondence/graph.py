@@ -1,6 +1,6 @@
-"""Graphs of terms: sums and products flattened, nothing left that no output reads; their colours and their matching.
+"""Graphs of terms, with sums and products flattened and dead terms removed; their colourings and matching.
 
-Two graphs are matched by colours from both ends.
+Two graphs are matched by colours computed from both ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .terms import Term, View, leaves, ordered, told
 
 COMMUTATIVE = {"add", "mul", "contract"}
 Colours: TypeAlias = dict[Hashable, int]
-"""Numbers of colours, given in the order in which they are met; shared by all graphs that are compared."""
+"""Numbers of colours, assigned in the order encountered; shared by all graphs that are compared."""
 NOTHING = "nothing like it"
 
 
@@ -27,26 +27,26 @@ class Vertex:
 
     op: str
     attrs: tuple
-    operands: list[tuple[int, dict[int, int]]]  # Vertices that it reads, each with the reader's index by the operand's
-    letters: list[tuple[int, Any, bool]]  # Size, role and whether the result has it, for each index
+    operands: list[tuple[int, dict[int, int]]]  # Vertices that it reads, with the reader's index for each of theirs
+    letters: list[tuple[int, Any, bool]]  # For each index: size, role, and whether the result has it
     term: Term
-    users: list[tuple[int, int]] = field(default_factory=list)  # What reads it, with the place among its operands
+    users: list[tuple[int, int]] = field(default_factory=list)  # Its readers, with its place among their operands
 
 
 @dataclass(eq=False)
 class Graph:
-    """Vertices, each behind those that it reads; the outputs are vertices, too."""
+    """Vertices, each after those that it reads; the outputs are vertices too."""
 
     vertices: list[Vertex]
-    outputs: list[int]  # Numbers of those that stand for outputs
-    # By the id of a term its vertex, and its indices by the id of the axis
+    outputs: list[int]  # Numbers of the vertices for outputs
+    # By the id of a term: its vertex, and its indices by the id of the axis
     place: dict[int, tuple[int, dict[int, int]]]
-    live: list[int] = field(default_factory=list)  # Numbers of those that an output reads, and of the outputs
+    live: list[int] = field(default_factory=list)  # Numbers of the outputs and of all vertices that they depend on
     _known: dict[Hashable, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, outputs: Sequence[View]) -> Graph:
-        """The graph of what some views need, where sums of sums are sums, and products of products products."""
+        """The graph of everything that some views need, with nested sums and nested products flattened."""
         graph = cls([], [], {})
         for t in ordered([view.term for view in outputs]):
             graph._add(t)
@@ -93,7 +93,7 @@ class Graph:
                 operands.append((number, own))
         neutral = {"add": 0.0, "mul": 1.0}.get(t.op)
         if attrs and attrs[0] == neutral and len(operands) == 1 and len(operands[0][1]) == len(index):
-            number, own = operands[0]  # nothing is done
+            number, own = operands[0]  # nothing is computed
             back = {i: j for j, i in own.items()}
             self.place[id(t)] = number, {key: back[i] for key, i in index.items()}
             return
@@ -110,7 +110,7 @@ class Graph:
 
 
 def _origin(t: Term) -> Hashable:
-    """What tells one stored tensor, or part of it, from another."""
+    """The key that distinguishes one stored tensor, or part of it, from another."""
     if t.op not in ("input", "state", "constant"):
         return None
     if t.op == "constant" and isinstance(t.source, Tensor) and not t.source.is_meta:
@@ -142,14 +142,14 @@ def _contents(t: Term) -> tuple:
 
 @dataclass(eq=False)
 class Painted:
-    """Colours of a graph's vertices and of their indices: equal ones are not told apart by what was looked at."""
+    """Colours of a graph's vertices and their indices: equal colours are not distinguished by anything seen so far."""
 
     vertices: list[int]
     letters: list[list[int]]
 
     @classmethod
     def forward(cls, graph: Graph, colours: Colours, strict: bool, before: Painted | None = None) -> Painted:
-        """Colours by all that a vertex is computed from."""
+        """Colours by everything that a vertex is computed from."""
         found = cls([], [])
         for n, v in enumerate(graph.vertices):
             own = None if before is None else before.vertices[n]
@@ -170,7 +170,7 @@ class Painted:
         return found
 
     def backward(self, graph: Graph, colours: Colours) -> Painted:
-        """Colours by all that a vertex is used for, too."""
+        """Colours that also reflect everything that a vertex is used for."""
         count = len(graph.vertices)
         found = Painted([0] * count, [[] for _ in range(count)])
         for n in range(count - 1, -1, -1):
@@ -196,7 +196,7 @@ class Painted:
         return [*((self.vertices[n], n, None) for n in states), *indices]
 
     def marked(self, colour: int, vertex: int, letter: int | None) -> Painted:
-        """The same with another colour of one vertex or index."""
+        """The colouring with a new colour for one vertex or index."""
         vertices, letters = [*self.vertices], [[*x] for x in self.letters]
         if letter is None:
             vertices[vertex] = colour
@@ -228,7 +228,7 @@ def _described(graph: Graph, n: int) -> str:
 
 @dataclass(eq=False)
 class Pairing:
-    """Which vertex of one graph is which of the other, and which index of a stored tensor."""
+    """A pairing of the vertices of two graphs, and of the indices of their stored tensors."""
 
     a: Graph
     b: Graph
@@ -252,9 +252,9 @@ def pairing(a: Graph, b: Graph, strict: bool = True) -> Pairing | None:
 def _told_apart(
     graphs: tuple[Graph, Graph], painted: Sequence[Painted | None], colours: Colours, strict: bool
 ) -> list[Painted] | None:
-    """Colours that no look at the neighbours changes, in which no two stored tensors or indices of one are alike.
+    """Stable colours that distinguish all stored tensors, and all indices of each of them.
 
-    Where some are, one of each graph gets a colour of its own; choices that lead nowhere are taken back.
+    If some share a colour, one of each graph gets its own colour; choices that lead nowhere are undone.
     """
     count = 0
     while True:
@@ -276,7 +276,7 @@ def _told_apart(
 
 
 def inside(a: Graph, views: dict[int, View], whole: Sequence[View]) -> list[tuple[int, View]] | None:
-    """Values, by number, of a program of ``whole`` outputs that are computed as those of ``a`` are, the last first."""
+    """Values, by number, of a program with ``whole`` outputs that are computed like those of ``a``, the last first."""
     b = Graph.of([*whole, *views.values()])
     colours: Colours = {}
     ours, theirs = (Painted.forward(g, colours, True) for g in (a, b))
@@ -286,7 +286,7 @@ def inside(a: Graph, views: dict[int, View], whole: Sequence[View]) -> list[tupl
 
 
 def parting(a: Graph, b: Graph) -> tuple[str, str]:
-    """The first operation of ``a`` that ``b`` has not, as it has those before it, and the nearest one of ``b``."""
+    """The first operation of ``a`` that ``b`` lacks although it has those before it, and the nearest one of ``b``."""
     colours: Colours = {}
     ours, theirs = (Painted.forward(g, colours, True) for g in (a, b))
     here, there = set(ours.vertices), {c: n for n, c in reversed(list(enumerate(theirs.vertices)))}

@@ -1,4 +1,4 @@
-"""The proof on numbers: with B's weights in place of A's, A's program must compute what B's computes."""
+"""The numerical proof: with B's weights in place of A's, A's program must compute B's function."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel", "Aver
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One model, freed of wrappers, with its program as terms."""
+    """One model without wrappers, with its program as terms."""
 
     model: nn.Module
     prefix: str
@@ -46,7 +46,7 @@ class Side:
         try:
             program = capture(inner, *arguments(each(inputs)[0]))
         except CaptureError as error:
-            advice = " Give same() or correspond() example_inputs_b, what b is called with." if borrowed else ""
+            advice = " Give same() or correspond() example_inputs_b, the inputs of b." if borrowed else ""
             raise CaptureError(f"{name}: {error}{advice}") from error
         reader = Reader(program, tensors_of(inner))
         said = tuple(f"{name} wrapped in {kind}" for kind in wrapped)
@@ -58,13 +58,13 @@ class Side:
         return tuple(ref.id for ref in self.program.outputs)
 
     def sunk(self) -> Side:
-        """The same with slices where nothing but they are used; its terms are rewritten."""
+        """The side with slices moved before operations of which only they are used; its terms are rewritten."""
         sink_slices([view.term for view in self.reader.outputs])
         return replace(self, graph=Graph.of(self.reader.outputs))
 
 
 def _unwrapped(model: nn.Module) -> tuple[nn.Module, str, tuple[str, ...]]:
-    """What wrappers of torch run, with what they put before its names, and their kinds."""
+    """The model inside torch's wrappers, with the prefix they add to its names, and their kinds."""
     prefix, kinds = "", list[str]()
     while (kind := type(model).__name__) in _WRAPPERS:
         name = next((n for n in ("_orig_mod", "module") if isinstance(getattr(model, n, None), nn.Module)), None)
@@ -78,7 +78,7 @@ def _unwrapped(model: nn.Module) -> tuple[nn.Module, str, tuple[str, ...]]:
 def error_of(
     a: Side, b: Side, entries: Sequence[Entry], values: tuple[Sequence[int], Sequence[int]], as_models: bool
 ) -> tuple[float, float]:
-    """Relative error of A's ``values`` with B's weights, as models where programs differ, and what rounding makes."""
+    """Relative error of A's ``values`` with B's weights (run as models if programs differ), and that of rounding."""
     theirs = _distinct(b)
     made = carried(entries, theirs)
     made |= {alias: made[n] for alias, n in a.program.aliases.items() if n in made}
@@ -87,7 +87,7 @@ def error_of(
     rtol = tolerance(torch.float64)
     given = [each(side.inputs)[0] for side in (a, b)]
     generator = torch.Generator().manual_seed(1)
-    others = [map_tensors(given[0], lambda x: _moved(x, generator))] * 2  # what is special in the example hides much
+    others = [map_tensors(given[0], lambda x: _moved(x, generator))] * 2  # special values would hide errors
     for x, y in (others, given)[given[0] is not given[1] :]:
         error = float("inf")
         with suppress(CaptureError, RuntimeError, TypeError, ValueError):
@@ -104,7 +104,7 @@ def error_of(
 
 
 def _distinct(side: Side) -> dict[str, Tensor]:
-    """Tensors in float64, what the code reads as parameters moved a little: equal entries would hide mistakes."""
+    """Tensors in float64, parameters slightly perturbed, since equal entries would hide mistakes."""
     generator = torch.Generator().manual_seed(0)
     found = {n: t.double() if t.is_floating_point() else t for n, t in tensors_of(side.model).items()}
     for name, ref in side.program.states.items():
@@ -114,7 +114,7 @@ def _distinct(side: Side) -> dict[str, Tensor]:
 
 
 def _moved(t: Tensor, generator: torch.Generator) -> Tensor:
-    """Real numbers moved a little; positive ones, such as variances, stay so."""
+    """Real numbers, slightly perturbed; positive ones, such as variances, stay positive."""
     if not t.is_floating_point() or not bool(t.isfinite().all()):
         return t
     size = t.abs().mean() if t.numel() and bool(t.any()) else torch.ones((), dtype=t.dtype)
@@ -124,7 +124,7 @@ def _moved(t: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _replayed(side: Side, states: State, values: Sequence[int], inputs: Any) -> list[Tensor]:
-    """Values of the captured run, again in float64 with other tensors."""
+    """Values of the captured run, recomputed in float64 with other tensors."""
     wide = [x.double() if x.is_floating_point() else x for x in tensors_in([*arguments(inputs)])]
     handlers = dict.fromkeys(range(len(side.program.calls)), float64_handler)
     held = {n: t for n, t in states.items() if n in side.program.states}
@@ -133,7 +133,7 @@ def _replayed(side: Side, states: State, values: Sequence[int], inputs: Any) -> 
 
 
 def _ran(side: Side, states: State, inputs: Any) -> tuple[list[Tensor], float]:
-    """What the model itself returns with other tensors, and the error that rounding explains."""
+    """The model's own outputs with other tensors, and the error that rounding explains."""
     made = in_float64(side.model, inputs)
     write(made.model, states)
     return made.outputs(), made.rtol

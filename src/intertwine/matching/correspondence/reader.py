@@ -1,4 +1,4 @@
-"""Reading of a captured program as terms: one rule for each operation, the rest taken as it stands."""
+"""Reader of a captured program as terms: one rule for each operation; operations without a rule stay opaque."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,19 +20,19 @@ from .terms import Axis, ConflictError, Operand, Spec, Term, View, leaves, lette
 
 Rule: TypeAlias = Callable[["Reader", dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
-_MASKING = -1e4  # numbers below it, added to logits, hide them
-_SEAM = 4  # operations between a product and what was put together
-_FRESH = 0x100  # letters from here on are no letters of rules
-_LARGEST = 1 << 24  # entries of a constant that are looked at
+_MASKING = -1e4  # numbers below it, added to logits, mask them
+_SEAM = 4  # operations between a product and a concatenation
+_FRESH = 0x100  # letters from here on do not occur in rules
+_LARGEST = 1 << 24  # most entries of a constant that are examined
 
 
 def rule(names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of operations of torch, by their plain names in one text."""
+    """Register the rule of some torch operations, given by their plain names in one text."""
     return registering(RULES, [f"aten::{name}" for name in names.split()])
 
 
 def rounded(x: Any) -> Any:
-    """A setting as it is compared: numbers to six digits."""
+    """A setting in the form that is compared: numbers to six digits."""
     if isinstance(x, list | tuple):
         return tuple(map(rounded, x))
     if isinstance(x, float):
@@ -45,12 +45,12 @@ class Reader:
 
     def __init__(self, program: Program, contents: State) -> None:
         self._program, self._contents = program, contents
-        self.views: dict[int, View] = {}  # by the number of a value
+        self.views: dict[int, View] = {}  # by value number
         self._data: dict[int, Tensor] = {}
         self._powers: dict[int, tuple[View, float, View]] = {}
-        # of slices, by their id, what they were taken from, and along each dimension start, step and number of entries
+        # slices by id: their source, and start, step and number of entries along each dimension
         self._taken: dict[int, tuple[View, View, dict[int, tuple[int, int, int]]]] = {}
-        self._pieces: dict[int, tuple[View, int, list[View]]] = {}  # of what was put together, by the id of its term
+        self._pieces: dict[int, tuple[View, int, list[View]]] = {}  # parts of concatenations, by the id of the term
         self.slicer = Slicer()
         self._stripped: dict[int, tuple[Term, Term, float]] = {}
         read = [ref for ref in program.inputs if any(ref in call.inputs for call in program.calls)]
@@ -73,7 +73,7 @@ class Reader:
         return self.views[ref.id]
 
     def data(self, ref: Ref) -> Tensor | None:
-        """The contents of a constant, and of a buffer that is one: whole numbers, or a mask."""
+        """The contents of a constant, or of a buffer that acts as one: integers, or a mask."""
         if ref.id not in self._data:
             value = self._program.values[ref.id]
             held = self._contents.get(value.name) if value.kind == "buffer" else None
@@ -86,7 +86,7 @@ class Reader:
         return self._data[ref.id]
 
     def constant(self, data: Tensor) -> View:
-        """A constant without the dimensions along which it repeats; ``-inf`` for all that hides a logit."""
+        """A constant without the dimensions along which it repeats; ``-inf`` for every number that masks a logit."""
         shape = data.shape
         if data.is_floating_point():
             data = data.double()
@@ -124,7 +124,7 @@ class Reader:
                 self.views[out.id] = _opaque(self, args)[k]
 
     def _computed(self, call: Call) -> list[Tensor]:
-        """What constants alone determine."""
+        """The results of a call on constants alone."""
         values = self._program.values
         if call.op in FILLS and "empty" not in call.op:  # only the shape is read
             given = {ref.id: torch.zeros(values[ref.id].shape, dtype=values[ref.id].dtype) for ref in call.inputs}
@@ -142,7 +142,7 @@ class Reader:
     # ---- arithmetic
 
     def pointwise(self, op: str, given: Sequence[Any], attrs: tuple = ()) -> View:
-        """An operation entry by entry, with broadcasting."""
+        """An elementwise operation, with broadcasting."""
         views = [x for x in given if isinstance(x, View)]
         shape = torch.broadcast_shapes(*(v.shape for v in views))
         spec = letters_of("d", len(shape))
@@ -150,11 +150,11 @@ class Reader:
         return term(op, [(v, spec[len(shape) - len(v.dims) :]) for v in views], spec, sizes, attrs)
 
     def mul(self, *given: Any) -> View:
-        """A product; numbers are factors of it."""
+        """A product; numbers become factors."""
         return self._nary("mul", given, 1.0)
 
     def add(self, *given: Any) -> View:
-        """A sum; numbers are terms of it."""
+        """A sum; numbers become terms."""
         return self._nary("add", given, 0.0)
 
     def _nary(self, op: str, given: Sequence[Any], number: float) -> View:
@@ -178,7 +178,7 @@ class Reader:
         return self.pointwise(op, views, (number,)).expanded(shape)
 
     def power(self, x: View, exponent: float) -> View:
-        """A power; roots and inverses are powers, and powers of them are joined; small whole ones are products."""
+        """A power; roots and inverses are powers, nested powers are merged, small integer powers are products."""
         if exponent == 1:
             return x
         if exponent in (2, 3, 4):
@@ -202,7 +202,7 @@ class Reader:
         return self.mul(self.total(x, dims, keep), 1 / prod(x.shape[d] for d in dims))
 
     def along(self, op: str, x: View, dims: Sequence[int], keep: bool | None, attrs: tuple) -> View:
-        """An operation along dimensions, each entry of the others for itself; ``keep=None``: they stay as they are."""
+        """An operation along dimensions, separately for each entry of the others; ``keep=None`` keeps dimensions."""
         shape, spec = x.shape, letters_of("d", len(x.dims))
         inside = {d % max(len(shape), 1) for d in dims}
         gone = {} if keep is None else {spec[d]: () for d in inside}
@@ -211,7 +211,7 @@ class Reader:
         return term(op, [(x, spec)], out, {f"d{i}": n for i, n in enumerate(shape)}, attrs, roles)
 
     def contract(self, a: View, b: View, spec: str) -> View:
-        """Products summed over the indices that the result has not, such as ``"ik,kj->ij"``; numbers go in front."""
+        """Products summed over indices missing from the result, such as ``"ik,kj->ij"``; numbers are factored out."""
         (left, right), out = spec.partition("->")[0].split(","), spec.partition("->")[2]
         for letter in left:
             if letter in right and letter not in out and (found := self._by_pieces(a, b, left, right, out, letter)):
@@ -224,14 +224,14 @@ class Reader:
         self, op: str, given: Sequence[tuple[View, Spec]], out: Spec, sizes: Mapping[str, int], attrs: tuple = (),
         roles: Mapping[str, Any] | None = None,
     ) -> View:  # fmt: skip
-        """An operation that is linear in each operand; numbers that multiply these go in front."""
+        """An operation that is linear in each operand; numbers that multiply operands are factored out."""
         bare = [(self._bare(view.term), view.dims, spec) for view, spec in given]
         number = prod(c for (_, c), _, _ in bare)
         made = term(op, [(View(t, dims), spec) for (t, _), dims, spec in bare], out, sizes, attrs, roles)
         return self.mul(made, number) if number != 1 else made
 
     def _by_pieces(self, a: View, b: View, left: str, right: str, out: str, letter: str) -> View | None:
-        """The sum over pieces of an index that both put together alike, such as rotary halves or pairs."""
+        """The sum over pieces of an index that both operands concatenate alike, such as rotary halves or pairs."""
         views, names = [], []
         for view, own in ((a, left), (b, right)):
             d = own.index(letter)
@@ -252,7 +252,7 @@ class Reader:
         return self.add(*found)
 
     def _bare(self, t: Term) -> tuple[Term, float]:
-        """A product without the numbers in it, and their product."""
+        """A product without its numerical factors, and their product."""
         if t.op != "mul":
             return t, 1.0
         if id(t) not in self._stripped:
@@ -264,7 +264,7 @@ class Reader:
         return self._stripped[id(t)][1:]
 
     def cat(self, views: Sequence[View], dim: int, shape: Sequence[int]) -> View:
-        """Views side by side along a dimension; those that were put together so before are taken apart."""
+        """Views concatenated along a dimension; those already concatenated along it are flattened."""
         flat: list[View] = []
         for v in views:
             whole, along, pieces = self._pieces.get(id(v.term), (None, dim, []))
@@ -293,7 +293,7 @@ class Reader:
         return found
 
     def _together(self, views: Sequence[View], dim: int, shape: Sequence[int]) -> View | None:
-        """What slices put side by side were taken from: neighbours, or all strides of some dimensions in an order."""
+        """The source of concatenated slices: adjacent ones, or all strides of some dimensions in an order."""
         known = [self._taken[id(v)] for v in views if id(v) in self._taken]
         whole = {(id(base.term), *(tuple(leaves(axes)) for axes in base.dims)) for _, base, _ in known}
         if len(known) < len(views) or len(whole) > 1:
@@ -331,7 +331,7 @@ class Reader:
         return self.mul(x, self.power(self.add(size, rounded(float(eps))), -0.5))
 
     def affine(self, x: View, weight: View | None, bias: View | None, dim: int | None = None) -> View:
-        """Times a gain, plus a bias, along one dimension or the last ones."""
+        """A view times a gain, plus a bias, along one dimension or the last ones."""
         for op, v in ((self.mul, weight), (self.add, bias)):
             if v is not None:
                 at = v if dim is None else View(v.term, (*v.dims, *((),) * (len(x.dims) - dim - 1)))
@@ -340,7 +340,7 @@ class Reader:
 
 
 def _seam(t: Term, axis: Axis, depth: int) -> tuple[int, ...] | None:
-    """Sizes of the pieces that an index was put together from, as far as operations entry by entry lie between."""
+    """Sizes of the pieces from which an index was concatenated, if only elementwise operations lie between."""
     if t.op == "cat" and any(axis is leaf for a, role in t.roles if role == "cat" for leaf in a.leaves()):
         return t.attrs if sum(t.attrs) == axis.size else None
     if t.op not in ("add", "mul", "map") or depth == 0:
@@ -350,7 +350,7 @@ def _seam(t: Term, axis: Axis, depth: int) -> tuple[int, ...] | None:
 
 
 def number_of(x: Any) -> float | None:
-    """A number, or what a constant has at every place."""
+    """A number, or the value that a constant has everywhere."""
     return x.term.number if isinstance(x, View) else float(x)
 
 
@@ -373,7 +373,7 @@ def _pointwise(r: Reader, a: dict[str, Any]) -> View:
 
 
 def _opaque(r: Reader, a: dict[str, Any]) -> list[View]:
-    """An operation without a rule: every dimension means what its place says."""
+    """An operation without a rule: every dimension is identified by its position."""
     views = _views(a)
     settings = tuple((k, str(rounded(x))) for k, x in a.items() if k[0] != "#" and not _views({k: x}))
     found = []
@@ -394,6 +394,6 @@ def _opaque(r: Reader, a: dict[str, Any]) -> list[View]:
 
 
 def _views(a: Mapping[str, Any]) -> list[View]:
-    """Views among arguments, or in lists among them."""
+    """Views among the arguments, also inside lists."""
     given = (y for name, x in a.items() if name[0] != "#" for y in (x if isinstance(x, list) else [x]))
     return [x for x in given if isinstance(x, View)]

@@ -1,4 +1,4 @@
-"""Rules by which operations are read as terms: views vanish, fused operations are taken apart."""
+"""Rules by which operations are read as terms: views vanish, fused operations are decomposed."""
 
 from math import pi, prod, sqrt
 from typing import Any
@@ -33,7 +33,7 @@ def _reshaped(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("as_strided")
 def _restrided(r: Reader, a: dict[str, Any]) -> View:
-    """The same entries, as pooling to one place lays its result out anew."""
+    """The same entries in new strides, as pooling to one position returns them."""
     x: View = a["self"]
     plain = [prod(x.shape[d + 1 :]) for d in range(len(x.dims))]
     if tuple(a["size"]) != x.shape or any(s != p for n, s, p in zip(x.shape, a["stride"], plain) if n > 1):
@@ -93,7 +93,7 @@ def _joined(r: Reader, a: dict[str, Any]) -> View:
 def _picked(r: Reader, a: dict[str, Any]) -> View:
     x, rows = a["self"], a["index"].term.source
     n, d = x.shape[a["dim"]], a["dim"] % len(x.dims)
-    times = rows.numel() // n if isinstance(rows, Tensor) else 0  # each entry several times, one after the other
+    times = rows.numel() // n if isinstance(rows, Tensor) else 0  # each entry several times in a row
     if not isinstance(rows, Tensor) or not torch.equal(rows, torch.arange(n).repeat_interleave(times)):
         raise NotImplementedError
     wide = x.of([*x.dims[: d + 1], (), *x.dims[d + 1 :]])
@@ -183,12 +183,12 @@ def _hidden(r: Reader, a: dict[str, Any]) -> View:
 
 
 def _hiding(r: Reader, hide: Tensor) -> View:
-    """What hides logits when it is added to them."""
+    """The term that masks logits when it is added to them."""
     return r.constant(torch.zeros(hide.shape, dtype=torch.float64).masked_fill(hide, -torch.inf))
 
 
 def _like(made: View, mask: View) -> View:
-    """A constant of the entries of a mask's term, seen as the mask is."""
+    """A constant with the entries of a mask's term, viewed as the mask is."""
     known = {id(a): b for a, b in zip(mask.term.out, made.term.out)}
     if len(known) != len(mask.term.out) or any(id(x) not in known and not x.free for d in mask.dims for x in d):
         raise NotImplementedError
@@ -227,7 +227,7 @@ def _convolution(r: Reader, a: dict[str, Any]) -> View:
     spec: Spec
     plain = not any(padding) and all(d == 1 for d in dilation) and not a["transposed"]
     if plain and all(s == k * o and (k == t or o == 1) for s, k, t, o in zip(sides, kernel, stride, out)):
-        # every patch alone: a linear map
+        # every patch separately: a linear map
         spec = [("n",), ("g", "c"), *((f"s{i}", f"k{i}") for i in range(n))]
         found = r.multilinear("contract", [(x, spec), (w, spec_w)], spec_out, letters)
     else:
@@ -270,7 +270,7 @@ def _attention(r: Reader, a: dict[str, Any]) -> View:
 
 @rule("index")
 def _indexed(r: Reader, a: dict[str, Any]) -> View:
-    """Rows of a table, whichever dimension they lie along; what one constant picks, counted from the front."""
+    """Rows of a table along any dimension; the indices of a constant are counted from the front."""
     x, given = a["self"], [(d, index) for d, index in enumerate(a["indices"]) if index is not None]
     (d, index), held = given[0], given[0][1].term.source
     known = isinstance(held, Tensor) and not held.is_meta and held.dtype in (torch.int32, torch.int64)

@@ -1,4 +1,4 @@
-"""Slices of terms, carried to the parameters, or before operations of which nothing else is used."""
+"""Slices of terms, carried to the parameters, or before operations of which only the slice is used."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .terms import (
     volume,
 )
 
-SUNK = {"add", "mul", "contract", "map", "rows", "cat"}  # operations that a slice of what they return can pass
-_DEPTH = 12  # operations that a slice passes
+SUNK = {"add", "mul", "contract", "map", "rows", "cat"}  # operations that a slice of their result can pass
+_DEPTH = 12  # most operations that a slice passes
 
 Cut: TypeAlias = tuple[Term, Axis | None, list[tuple[Axis, Axis]]]
-"""A restricted term, the index over what is left, and other indices that became another's, beside these."""
+"""A restricted term, the index over the remaining entries, and pairs of other indices that were replaced."""
 
 
 class Slicer:
@@ -42,7 +42,7 @@ class Slicer:
         self._kept: list[Any] = []
 
     def part(self, view: View, dim: int, start: int, stop: int, step: int = 1) -> View:
-        """``view[..., start:stop:step, ...]``, carried to the parameters where all operations on the way let it."""
+        """``view[..., start:stop:step, ...]``, carried to the parameters if all operations on the way let it pass."""
         region, count = (start, stop, step), len(range(start, stop, step))
         dims, own = list(view.dims), leaves(view.dims[dim])
         if count == volume(own):
@@ -67,7 +67,7 @@ class Slicer:
         return View(new, tuple(dims))
 
     def _apart(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut:
-        """A slice of a term as an operation of its own."""
+        """A slice of a term as a separate operation."""
         key = (None, id(old), tuple(map(id, xs)), region)
         if (known := self._made.get(key)) is None:
             others = [x for x in leaves(old.out) if x not in xs]
@@ -105,7 +105,7 @@ class Slicer:
                 if [id(a) for a in parts[place : place + len(xs)]] != [id(a) for a in xs]:
                     return None
                 fresh = Axis(count) if count > 1 else None
-                head = len(xs) if place == 0 else 1  # what carries the region that was taken before
+                head = len(xs) if place == 0 else 1  # the indices that carry the region taken before
                 rest = volume(parts[head:])
                 if not f.whole and (f.full % rest or f.start % rest or (f.step != 1 and rest > 1)):
                     return None
@@ -122,7 +122,7 @@ class Slicer:
         return Term(old.op, old.attrs, [], out, [], layout, old.source, old.where), fresh, []
 
     def passed(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int = 0) -> Cut | None:
-        """A slice of what an operation returns, as that operation on slices; of operands alone without a depth."""
+        """A slice of an operation's result, as that operation on slices; of operands alone without a depth."""
         bound = {id(leaf) for axis, _ in old.roles for leaf in axis.leaves()}
         if old.op not in (SUNK if depth else SUNK | {"along"}):
             return None
@@ -154,7 +154,7 @@ class Slicer:
         return Term(old.op, old.attrs, operands, out, [*old.roles], where=old.where), fresh, []
 
     def _piece(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut | None:
-        """A slice that is one of the tensors that were put side by side."""
+        """A slice that is one of the concatenated tensors."""
         whole = [leaf for axis, role in old.roles if role == "cat" for leaf in axis.leaves()]
         rest, ends = whole[len(xs) :], [0, *accumulate(old.attrs)]
         start, stop = (end * volume(rest) for end in region[:2])
@@ -179,7 +179,7 @@ class Slicer:
 
 
 def _cut_of(view: View, dim: int, start: int, step: int, count: int) -> View:
-    """A slice as an operation of its own."""
+    """A slice as a separate operation."""
     spec = letters_of("d", len(view.dims))
     sizes = {**{x: n for (x,), n in zip(spec, view.shape)}, "out": count}
     out = [*spec[:dim], ("out",), *spec[dim + 1 :]]
@@ -187,7 +187,7 @@ def _cut_of(view: View, dim: int, start: int, step: int, count: int) -> View:
 
 
 def sink_slices(roots: Sequence[Term]) -> None:
-    """Put slices before operations of which one slice is all that is used, in place: the norm of one token."""
+    """Move slices, in place, before operations of which only one slice is used, such as the norm of one token."""
     order = ordered(roots)
     users = by_key((id(operand.term), t) for t in order for operand in t.operands)
     kept, slicer = {id(t) for t in roots}, Slicer()
@@ -209,7 +209,7 @@ def sink_slices(roots: Sequence[Term]) -> None:
 
 
 def _region_of(t: Term) -> tuple[tuple[Axis, ...], tuple[int, int, int]] | None:
-    """What a cut takes: indices of what it reads, and which of their entries; ``None`` for what is no cut."""
+    """The indices that a cut reads, and which of their entries it takes; ``None`` if the term is no cut."""
     if t.op != "cut":
         return None
     inside = {id(leaf) for axis, role in t.roles if role == "in" for leaf in axis.leaves()}
@@ -219,7 +219,7 @@ def _region_of(t: Term) -> tuple[tuple[Axis, ...], tuple[int, int, int]] | None:
 
 
 def _become(t: Term, new: Term, fresh: Axis | None, _: object) -> None:
-    """Let a cut be the operation that it reads, on slices of what that reads, with indices of its own."""
+    """Replace a cut by the operation that it reads, applied to slices of its operands, with its own indices."""
     names = {id(a): b for a, b in t.operands[0].flat()}
     if fresh is not None:
         out = leaves(axis for axis, role in t.roles if role == "out")
@@ -231,5 +231,5 @@ def _become(t: Term, new: Term, fresh: Axis | None, _: object) -> None:
 
 
 def _by_id(renamed: Sequence[tuple[Axis, Axis]]) -> dict[int, Axis]:
-    """The new axis by the id of the old one, both split as far as they are."""
+    """The new axes by the id of the old ones, with both split into their leaves."""
     return {id(a): b for old, new in renamed for a, b in zip(old.leaves(), new.leaves(), strict=True)}

@@ -1,8 +1,8 @@
-"""Terms: what a program computes, written with indices alone, so that no layout, name or packing is left in it.
+"""Terms: what a program computes, written with indices alone, so that no layout, name or packing remains.
 
 A value of a program is a view of a term: its dimensions are products of the term's indices. Reshapes, transpositions
-and expansions change the view and make no term: they split and join indices, alike wherever one index goes. A slice is
-carried to the parameters where it can be: a third of a packed projection is then a projection by a third of its weight.
+and expansions change the view and make no term: they split and join an index in the same way wherever it occurs. A
+slice is carried to the parameters if possible: a third of a packed projection becomes one by a third of its weight.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 Spec: TypeAlias = Sequence[Sequence[str]]
-"""For every dimension the letters of the indices that it consists of."""
+"""The letters of the indices of which each dimension consists."""
 
 
 class ConflictError(Exception):
@@ -23,27 +23,27 @@ class ConflictError(Exception):
 
 
 class Axis:
-    """One index of a value; ``free`` where the value does not depend on it, as after ``expand``."""
+    """One index of a value; ``free`` if the value does not depend on it, as after ``expand``."""
 
     __slots__ = ("free", "kids", "links", "size")
 
     def __init__(self, size: int, free: bool = False) -> None:
         self.size, self.free = size, free
-        self.kids: tuple[Axis, Axis] | None = None  # the outer and the inner index that it was split into, if it was
-        self.links: list[Axis] = []  # that carry the same index in other values; they split together
+        self.kids: tuple[Axis, Axis] | None = None  # the outer and inner index that it was split into, if any
+        self.links: list[Axis] = []  # axes that carry the same index in other values; they split together
 
     def leaves(self) -> list[Axis]:
-        """The indices that it consists of, the outer ones first."""
+        """The indices of which the axis consists, outer ones first."""
         return [self] if self.kids is None else self.kids[0].leaves() + self.kids[1].leaves()
 
 
 def leaves(axes: Iterable[Axis]) -> list[Axis]:
-    """The indices that a row of axes consists of."""
+    """The indices of which a row of axes consists."""
     return [leaf for axis in axes for leaf in axis.leaves()]
 
 
 def grouped(axes: Iterable[Axis], sizes: Sequence[int]) -> list[list[Axis]]:
-    """The axes in consecutive groups of given sizes, split where a boundary lies within one, or ``ConflictError``."""
+    """The axes in consecutive groups of given sizes, split if a boundary lies within one; or ``ConflictError``."""
     queue = leaves(axes)[::-1]
     found = []
     for size in sizes:
@@ -52,11 +52,11 @@ def grouped(axes: Iterable[Axis], sizes: Sequence[int]) -> list[list[Axis]]:
             if not queue:
                 raise ConflictError
             axis = queue.pop()
-            if axis.kids is not None:  # split meanwhile, by another of this row
+            if axis.kids is not None:  # split meanwhile by another axis of this row
                 queue += axis.leaves()[::-1]
             elif axis.size == size or (axis.size and size % axis.size == 0):
                 group.append(axis)
-                size = size // axis.size if axis.size else 1  # an index without entries is all that is left
+                size = size // axis.size if axis.size else 1  # only an empty index is left
             elif axis.size % size == 0:
                 _split(axis, size)
                 queue.append(axis)
@@ -67,7 +67,7 @@ def grouped(axes: Iterable[Axis], sizes: Sequence[int]) -> list[list[Axis]]:
 
 
 def join(left: Sequence[Axis], right: Sequence[Axis]) -> None:
-    """Let two rows of axes carry the same indices from now on, or ``ConflictError``."""
+    """Make two rows of axes carry the same indices from now on, or raise ``ConflictError``."""
     left, right = leaves(left), leaves(right)
     grouped(right, [axis.size for axis in left])
     grouped(left, [axis.size for axis in leaves(right)])
@@ -77,7 +77,7 @@ def join(left: Sequence[Axis], right: Sequence[Axis]) -> None:
 
 
 def _split(axis: Axis, outer: int) -> None:
-    """Split an index, and with it all that are linked."""
+    """Split an index and all axes linked to it."""
     together, todo = {id(axis): axis}, [axis]
     while todo:
         for other in todo.pop().links:
@@ -99,19 +99,19 @@ def volume(axes: Iterable[Axis]) -> int:
 
 @dataclass(eq=False)
 class Operand:
-    """A term that another reads: which of its indices is which of the reader's."""
+    """A term that another reads, with the correspondence of its indices to the reader's."""
 
     term: Term
     pairs: list[tuple[Axis, Axis]]
 
     def flat(self) -> list[tuple[Axis, Axis]]:
-        """The pairs, split as far as the indices are."""
+        """The pairs, split into the leaves of their indices."""
         return [pair for a, b in self.pairs for pair in zip(a.leaves(), b.leaves(), strict=True)]
 
 
 @dataclass(eq=False)
 class Factor:
-    """Part of a dimension of a stored tensor: of ``full`` entries those at ``start``, ``start + step``, ..."""
+    """Part of a dimension of a stored tensor: of ``full`` entries, those at ``start``, ``start + step``, ..."""
 
     axis: Axis | None
     full: int
@@ -120,7 +120,7 @@ class Factor:
 
     @property
     def whole(self) -> bool:
-        """Whether it holds all entries."""
+        """Whether the factor holds all entries."""
         return self.full == (1 if self.axis is None else self.axis.size)
 
 
@@ -132,7 +132,7 @@ class Term:
     attrs: tuple = ()  # Settings, numbers rounded
     operands: list[Operand] = field(default_factory=list)
     out: list[Axis] = field(default_factory=list)  # Indices that the result has
-    # Other meaning of an index than "for each": with what the operation does along it
+    # Indices with a meaning other than "for each": what the operation does along them
     roles: list[tuple[Axis, Any]] = field(default_factory=list)
     layout: list[list[Factor]] = field(default_factory=list)  # Of a stored tensor, "input", "state" or "constant"
     source: str | Tensor = ""  # Name of the state, or its contents
@@ -140,7 +140,7 @@ class Term:
 
     @property
     def number(self) -> float | None:
-        """What a constant has at every place."""
+        """The value that a constant has everywhere."""
         held = self.source
         one = self.op == "constant" and isinstance(held, Tensor) and held.numel() == 1 and not held.is_meta
         return float(held) if one else None
@@ -159,11 +159,11 @@ class View:
         return tuple(volume(leaves(dim)) for dim in self.dims)
 
     def of(self, dims: Iterable[Iterable[Axis]]) -> View:
-        """The same with other dimensions."""
+        """The view with other dimensions."""
         return View(self.term, tuple(map(tuple, dims)))
 
     def reshaped(self, shape: Sequence[int]) -> View:
-        """The same entries, row by row in the same order; under new indices where those that it has are cut across."""
+        """The same entries in row-major order; under new indices if the shape cuts across its present ones."""
         try:
             return self.of(grouped([a for dim in self.dims for a in dim], shape))
         except ConflictError:
@@ -171,11 +171,11 @@ class View:
             return view.of(grouped([a for dim in view.dims for a in dim], shape))
 
     def permuted(self, order: Sequence[int]) -> View:
-        """Dimensions in another order."""
+        """The view with dimensions in another order."""
         return self.of(self.dims[i] for i in order)
 
     def expanded(self, shape: Sequence[int]) -> View:
-        """Dimensions of length one, and new ones in front, repeated."""
+        """The view with dimensions of length one, and new leading ones, repeated."""
         dims = ((),) * (len(shape) - len(self.dims)) + self.dims
         old = (1,) * (len(shape) - len(self.dims)) + self.shape
         return self.of(d if n in (m, -1) else (Axis(n, True),) for d, n, m in zip(dims, shape, old))
@@ -197,7 +197,7 @@ def term(
     attrs: tuple = (),
     roles: Mapping[str, Any] | None = None,
 ) -> View:
-    """An operation written with letters: of what it reads and returns, each dimension's; none for length one."""
+    """An operation written with letters for each dimension of its operands and result; none for length one."""
     made = {letter: Axis(n) for letter, n in sizes.items() if n != 1}
     operands = [Operand(view.term, _related(view, spec, made)) for view, spec in given]
     dims = tuple(tuple(made[letter] for letter in dim if letter in made) for dim in out)
@@ -220,7 +220,7 @@ def _related(view: View, spec: Spec, made: Mapping[str, Axis]) -> list[tuple[Axi
 
 
 def recast(view: View, shape: Sequence[int]) -> View:
-    """The same entries row by row under new indices."""
+    """The same entries in row-major order under new indices."""
     pairs: list[tuple[Axis, Axis]] = []
     roles: list[tuple[Axis, Any]] = []
     for d, dim in enumerate(view.dims):
@@ -237,7 +237,7 @@ def recast(view: View, shape: Sequence[int]) -> View:
 
 
 def told(t: Term) -> tuple[Tensor, list[Axis]]:
-    """What a leaf reads of the tensor that it holds, and its indices, without those along which that repeats."""
+    """The entries of its tensor that a leaf reads, and their indices, without those along which they repeat."""
     assert isinstance(t.source, Tensor)
     factors = [f for dim in t.layout for f in dim]
     spread = t.source.reshape([f.full for f in factors])
@@ -255,7 +255,7 @@ def told(t: Term) -> tuple[Tensor, list[Axis]]:
 
 
 def ordered(roots: Sequence[Term]) -> list[Term]:
-    """Terms behind those that they read."""
+    """The terms in an order in which each comes after those it reads."""
     found: dict[int, Term] = {}
     todo = list(roots)[::-1]
     while todo:
@@ -269,5 +269,5 @@ def ordered(roots: Sequence[Term]) -> list[Term]:
 
 
 def letters_of(head: str, count: int) -> list[tuple[str, ...]]:
-    """A letter of its own for each dimension."""
+    """A separate letter for each dimension."""
     return [(f"{head}{d}",) for d in range(count)]

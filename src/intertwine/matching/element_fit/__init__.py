@@ -1,1 +1,1 @@
-"""Element that brings one network closest to another: units matched, all fitted, changed tensors outvoted."""
+"""The element that brings one network closest to another: units matched, scales fitted, changed tensors outvoted."""

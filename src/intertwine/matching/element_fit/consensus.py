@@ -1,6 +1,6 @@
-"""Iteratively reweighted matching: tensors that agree decide, so that those that were changed cannot blur it.
+"""Iteratively reweighted matching: tensors that agree decide, so that changed tensors cannot blur the match.
 
-Beside it what tensors that agree hold in place, and flips of whole spaces at once, which no single step undoes.
+Also: what agreeing tensors pin, and flips of whole spaces at once, which no single step undoes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -25,36 +25,36 @@ from ..judgement.deviation import TRUST, Deviation, apart, deviation, relative
 from .refit import Fit
 from .units import FITS, closest, lifted, match_units, monomial
 
-_ABSENT = 1e4  # times the ridge: squared distance of a tensor that has no vote
-_RIDGES = (1e-2, 1e-5, 1e-8)  # squared distances of tensors that get half a vote, one after the other
+_ABSENT = 1e4  # times the ridge: squared distance from which a tensor has no vote
+_RIDGES = (1e-2, 1e-5, 1e-8)  # squared distances at which a tensor gets half a vote, used in turn
 _FINE = (1e-11, 1e-14)  # the same once units are known
-_ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothing
-_SETTLED = 0.1  # fall of the loss that is worth another fit
-_FITTED = 2  # weights for each free scale or entry of a basis from which on a fit does not explain every tensor
-_FEW = 4  # tensors that may be far away whatever their sizes
-_QUICK = 1_000_000  # far tensors times weights of all up to which each may decide in no time
+_ALIKE = 0.5  # ratio of smallest to largest vote above which weighting changes nothing
+_SETTLED = 0.1  # fall of the loss that justifies another fit
+_FITTED = 2  # weights per free scale or basis entry from which a fit cannot explain just any tensor
+_FEW = 4  # tensors that may be far whatever their sizes
+_QUICK = 1_000_000  # far tensors times all weights, up to which letting each decide is cheap
 _DRIVEN = 7.0  # largest log scale between balanced coordinates
 AGREES = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves
-_FAINT = 1e-6  # votes of far tensors where another of them decides: they order what it does not carry
+_FAINT = 1e-6  # votes of far tensors while another decides: they order what that one does not carry
 
-_NEAR = 0.5  # relative distance up to which a fitted basis may have blurred a tensor that was not changed
+_NEAR = 0.5  # relative distance up to which a fitted basis may have blurred an unchanged tensor
 _CHANGED = 2.0**-8  # relative distance above any cast's: bfloat16 leaves 2^-10
-_TURNS = 4  # fits of one space of a tensor after the other: each leaves a tenth of the error
-_HIDDEN = 3  # tensors that may differ even where they are most: what was changed hides that those beside it were not
+_TURNS = 4  # fits of a tensor's spaces in turn: each leaves a tenth of the error
+_HIDDEN = 3  # tensors that may differ even if they are the majority: changed tensors hide unchanged neighbours
 
-_Place = Callable[[Transformation, Mapping[str, float]], Transformation]  # units matched anew by votes
+_Place = Callable[[Transformation, Mapping[str, float]], Transformation]  # rematches units by votes
 
 
 @dataclass(frozen=True)
 class _Reached:
-    """An element, and the relative distances that it leaves."""
+    """An element and the relative distances that it leaves."""
 
     g: Transformation
     distances: Mapping[str, float]
 
     @classmethod
     def of(cls, fit: Fit, b: Folded, votes: Mapping[str, float] | None = None) -> "_Reached":
-        """Where a fit stands; with votes after another round of it."""
+        """The state of a fit; with votes, after one more round."""
         if votes is not None:
             fit.round(votes)
         return cls(fit.g, fit.measured(lambda name, near: apart(near, b, name)))
@@ -65,14 +65,14 @@ class _Reached:
         return frozenset(n for n, d in self.distances.items() if not d <= AGREES)
 
     def loss(self, ridge: float) -> float:
-        """``Σ log(d² + ridge)`` over the distances of tensors, whose majorisers the votes are."""
+        """``Σ log(d² + ridge)`` over the distances of tensors; the votes are its majorisers."""
         return sum(log(min(d, 1.0) ** 2 + ridge) for d in self.distances.values())
 
 
 def by_consensus(
     a: Balanced, b: Balanced, rounded: Collection[str] = (), count: int | None = None, part: bool = False
 ) -> tuple[Transformation, float, Deviation]:
-    """The element that brings ``a`` closest to ``b``, the balanced residual, and how far weights are apart."""
+    """The element that brings ``a`` closest to ``b``, the balanced residual, and the deviation of the weights."""
     start, residual = closest(a, b)
     b.forget()
     g, found = start, deviation(a.folded, b.folded, start, rounded, count)
@@ -85,22 +85,22 @@ def by_consensus(
 
 
 def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Transformation]:
-    """Elements fitted anew to the tensors that ``g`` explains best, so that the others cannot blur them.
+    """Elements refitted to the tensors that ``g`` explains best, so that the others cannot blur them.
 
-    A tensor votes with the inverse of its squared distance, so that where some tensors were changed and the rest was
-    not, units, scales and bases follow from the rest alone (iteratively reweighted least squares). What no tensor that
-    agrees decides, far ones may hold between them at a wrong place: there each of them decides alone, in turn, and what
-    makes most of them agree is kept (consensus, as in RANSAC).
+    A tensor votes with the inverse of its squared distance. If some tensors were changed and the rest was not, units,
+    scales and bases then follow from the rest alone (iteratively reweighted least squares). Where no agreeing tensor
+    decides, far tensors may jointly hold a wrong solution. There each of them decides alone, in turn, and the solution
+    that makes most of them agree is kept (consensus, as in RANSAC).
 
-    Each is fitted to fewer tensors than the one before. Where all were rounded alike the first may explain it, and the
-    last fits some of them better than rounding does, to the cost of others.
+    Each element is fitted to fewer tensors than the one before. If all tensors were rounded alike, the first may
+    explain it, and the last fits some tensors better than rounding does, at the expense of others.
     """
     one, other = a.folded, b.folded
     found = start = _Reached.of(Fit(one, other, g), other)
     for ridge in _RIDGES:
         found = _reweighted(one, other, found, ridge, lambda g, votes: _placed(a, b, g, votes))
     found = _turned(one, other, _agreed(a, b, _turned(one, other, found)))
-    if found is not start and found.loss(TRUST) <= start.loss(TRUST):  # signs turned may leave as much
+    if found is not start and found.loss(TRUST) <= start.loss(TRUST):  # flipped signs may leave as much
         yield found.g
     for ridge in _FINE:
         found = _reweighted(one, other, found, ridge)
@@ -109,7 +109,7 @@ def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Trans
 
 
 def refitted(a: Folded, b: Folded, g: Transformation) -> Transformation:
-    """The same where units are known: scales and bases fitted anew to the tensors that ``g`` explains best."""
+    """The element with known units, and scales and bases refitted to the tensors that ``g`` explains best."""
     found = _Reached.of(Fit(a, b, g), b)
     for ridge in (*_RIDGES, *_FINE):
         found = _reweighted(a, b, found, ridge)
@@ -117,7 +117,7 @@ def refitted(a: Folded, b: Folded, g: Transformation) -> Transformation:
 
 
 def _reweighted(a: Folded, b: Folded, state: _Reached, ridge: float, place: _Place | None = None) -> _Reached:
-    """Units, scales and bases by votes that a tensor at the distance of the ridge has half of."""
+    """Units, scales and bases by votes; a tensor at the distance of the ridge has half a vote."""
     votes = _votes(state.distances, ridge)
     if not max(votes.values(), default=0.0) or min(votes.values()) > _ALIKE * max(votes.values()):
         return state
@@ -135,13 +135,13 @@ def _reweighted(a: Folded, b: Folded, state: _Reached, ridge: float, place: _Pla
 
 
 def _turned(a: Folded, b: Folded, state: _Reached) -> _Reached:
-    """The state with whole spaces flipped where tensors are negated: no step of one space alone does that."""
+    """The state with whole spaces flipped where tensors are negated, which no step of a single space can do."""
     g = unflipped(a, b, state.g, state.far)
     return state if g is state.g else _Reached.of(Fit(a, b, g), b)
 
 
 def _agreed(a: Balanced, b: Balanced, state: _Reached) -> _Reached:
-    """The state in which most tensors agree that is reached by letting one far one decide, where these are few."""
+    """The state in which most tensors agree, found by letting each far tensor decide in turn, if these are few."""
     sizes = {n: x.numel() for n, x in a.folded.state.items()}
     far, all_ = sum(sizes[n] for n in state.far), sum(sizes.values())
     some_agree = 4 * len(state.far) <= 3 * len(sizes) and len(state.far) * all_ <= _QUICK
@@ -155,7 +155,7 @@ def _agreed(a: Balanced, b: Balanced, state: _Reached) -> _Reached:
         if len(best.far) >= len(state.far):
             break
         state = best
-        # a tensor that no element explains where it decides alone was changed, unless others were in its way
+        # a tensor that no element explains even when it decides alone was changed, unless others interfered
         left = _open(a, state)
         again = left if len(left) <= _FEW else set()
         seeds = left & {name for name, s in found.items() if name not in s.far} or again
@@ -163,7 +163,7 @@ def _agreed(a: Balanced, b: Balanced, state: _Reached) -> _Reached:
 
 
 def _open(a: Balanced, state: _Reached) -> set[str]:
-    """Far tensors that share with others what none decides that agrees, as no tensor does that fits by itself."""
+    """Far tensors that share with others freedoms that no agreeing tensor decides; a tensor alone would be fitted."""
     sym, far = a.sym, state.far
     near = [n for n in sym.layouts if n not in far]
     still = pinned(sym, [n for n in near if a.folded.state[n].numel() >= _FITTED * narrowed(sym, [n]).dim])
@@ -172,7 +172,7 @@ def _open(a: Balanced, state: _Reached) -> set[str]:
 
 
 def _decided(a: Balanced, b: Balanced, state: _Reached, name: str) -> _Reached:
-    """Units, scales and bases as one of the far tensors has them, as far as near ones do not decide."""
+    """Units, scales and bases as one far tensor determines them, except where near tensors decide."""
     sure = state.distances.keys() - state.far | {name}
     votes = {n: float(n in sure) for n in state.distances}
     g = _placed(a, b, state.g, {n: 1.0 if n in sure else _FAINT for n in state.distances})
@@ -187,9 +187,9 @@ def _decided(a: Balanced, b: Balanced, state: _Reached, name: str) -> _Reached:
 
 
 def _placed(a: Balanced, b: Balanced, g: Transformation, votes: Mapping[str, float]) -> Transformation:
-    """``g`` with units matched anew by votes, in the balanced coordinates of ``b``."""
+    """``g`` with units rematched by votes, in the balanced coordinates of ``b``."""
     signed, g = monomial(a.sym), b.to @ g @ ~a.to
-    for name, e in g.elements.items():  # no copy has such scales there: fits drive them off where units do not match
+    for name, e in g.elements.items():  # no copy has such scales there: fits diverge where units do not match
         g = with_parts(g, name, scales=e.scales.clamp(-_DRIVEN, _DRIVEN))
     near = g @ a.to
     normal = {**a.folded.state, **moved(a.sym, near, a.folded.state)}
@@ -198,20 +198,20 @@ def _placed(a: Balanced, b: Balanced, g: Transformation, votes: Mapping[str, flo
 
 
 def _votes(distances: Mapping[str, float], ridge: float) -> dict[str, float]:
-    """Half a vote for a tensor whose squared distance is the ridge; none where it is far larger."""
+    """Votes of tensors: half a vote at a squared distance equal to the ridge, none if it is far larger."""
     squares = {name: min(d, 1.0) ** 2 for name, d in distances.items()}
     return {name: ridge / (d + ridge) if d < _ABSENT * ridge else 0.0 for name, d in squares.items()}
 
 
 def may_be_unchanged(a: Folded, b: Folded, g: Transformation, found: Deviation, part: bool = False) -> bool:
-    """Whether most tensors that tell, all but a few, or one of a ``part``, are unchanged but for what fits each alone.
+    """Whether most informative tensors (all but a few, or one of a ``part``) may be unchanged, each fitted alone.
 
-    Those that were changed blur the scales fitted to all; no element makes equal what its own scales leave apart.
+    Changed tensors blur the scales fitted to all; but no element makes equal a tensor that its own scales leave apart.
     """
     near, telling = list[int](), list[int]()
     for name, t in found.tensors.items():
         alone = narrowed(a.sym, [name])
-        same, tells = t.distance < _NEAR, t.size >= _FITTED * alone.dim  # else scales of its own fit it whatever it is
+        same, tells = t.distance < _NEAR, t.size >= _FITTED * alone.dim  # else its own scales would fit anything
         if t.informative and t.distance < 1 and not a.sym.mixing & a.sym.layouts[name].spaces:
             fit = Fit(replace(a, sym=alone), b, g)
             for _ in range(_TURNS if tells else 0):
@@ -228,19 +228,19 @@ Freedom = tuple[str, str, int]  # a space, a kind, and which of its generators
 
 
 def pinned(sym: Symmetry, agreeing: Collection[str]) -> set[Freedom]:
-    """What cannot move without moving tensors that agree."""
+    """The freedoms that cannot move without moving tensors that agree."""
     pieces = [block for name in agreeing for block in blocks(sym.layouts[name])]
     found: set[Freedom] = {(s, "permutation", 0) for name in agreeing for s in sym.layouts[name].spaces}
     while True:
         left = ([f for f in some if f not in found] for block in pieces for some in _moving(block).values())
-        more = {some[0] for some in left if len(some) == 1}  # of a kind the only one that is not known to be still
+        more = {some[0] for some in left if len(some) == 1}  # the only one of a kind that is not known to be still
         if not more:
             return found
         found |= more
 
 
 def freedoms(space: Space) -> set[Freedom]:
-    """What may move a space."""
+    """The freedoms that may move a space."""
     kinds = {"permutation": space.group.permutes, "linear": space.group.mixes}
     counts = {"scale": space.group.scales, "sign": space.group.signs}
     found = {(space.name, kind, 0) for kind, there in kinds.items() if there}
@@ -254,11 +254,11 @@ def moving(layout: Layout) -> set[Freedom]:
 
 
 def flipping(block: Block) -> set[Freedom]:
-    """The signs and bases that negate one block where they flip all units of their space."""
+    """The signs and bases that negate one block when they flip all units of their space."""
     found: set[Freedom] = set()
     for kind in ("sign", "linear"):
         for freedom in _moving(block)[kind]:
-            found ^= {freedom}  # twice is not at all
+            found ^= {freedom}  # twice cancels
     return found
 
 
@@ -273,12 +273,12 @@ def _moving(block: Block) -> dict[str, list[Freedom]]:
 
 
 def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> Transformation:
-    """``g`` with whole spaces flipped where that leaves fewer tensors negated.
+    """``g`` with whole spaces flipped, if that leaves fewer tensors negated.
 
-    What flips negate are the words of a linear code over the integers mod 2; what stays negated is a word of the
-    coset of what is, the lightest of which is sought (syndrome decoding, up to two tensors). Of equally many it is the
-    largest tensor, for with the gain of a batch norm its mean would be negated, too. Tensors that ``g`` does not make
-    agree are ``far``.
+    The sets of tensors that flips negate form a linear code over F2. The tensors that stay negated are a word in the
+    coset of those now negated; the lightest word is sought (syndrome decoding, up to two tensors). Among equally light
+    words the largest tensor is chosen, since with the gain of a batch norm its mean would be negated too. ``far``
+    tensors are those that ``g`` does not make agree.
     """
     sym = a.sym
     pieces = [(name, block) for name, layout in sym.layouts.items() for block in blocks(layout)]
@@ -304,7 +304,7 @@ def unflipped(a: Folded, b: Folded, g: Transformation, far: Collection[str]) -> 
 
 
 def _lightest(code: BinarySpan, word: int, others: Iterable[int]) -> tuple[int, ...] | None:
-    """The fewest others, two at most, whose sum with a word is one of a code, the last of equals; or ``None``."""
+    """The fewest others, at most two, whose sum with a word lies in a code (the last of ties); or ``None``."""
     rest, rests = code.reduced(word)[0], {code.reduced(other)[0]: other for other in others}
     if not rest:
         return ()

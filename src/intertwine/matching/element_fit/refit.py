@@ -1,4 +1,4 @@
-"""Least-squares fits of scales and bases once units are matched: one space after another, or whole chains at once."""
+"""Least-squares fits of scales and bases for matched units: space by space, or for whole chains at once."""
 
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
@@ -19,22 +19,22 @@ from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.problem import members
 from ..judgement.deviation import gap
 
-_CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit
-_UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
-_STEPS = 12  # Gauss-Newton steps: each leaves a hundredth of an error that scales explain, and rounding is 1e-16
-_GAIN = 1e-3  # share of the error that a step must take off to be followed by another: noise stays, copies lose all
+_CONDITION = 1e6  # a fitted basis with a larger condition number is unidentifiable: float32 weights leave it no digit
+_UNKNOWN = 1e-12  # relative sums of eigenvalues below which the weights determine nothing
+_STEPS = 12  # Gauss-Newton steps: each leaves a hundredth of the error that scales explain, and rounding is 1e-16
+_GAIN = 1e-3  # share of the error that a step must remove to be followed by another: noise stays, copies lose all
 _LEAP = 1.0  # largest change of a log scale in one step, beyond which the linear model is wrong
 _SETTLED = 1e-13  # steps below it are rounding
-_MOST = 1_000_000  # weights and entries of bases up to which all are solved for together
+_MOST = 1_000_000  # most weights and basis entries that are solved for together
 _ITERATIONS = 2000
-_EXACT = 1e-14  # relative accuracy that is asked of a solution
+_EXACT = 1e-14  # relative accuracy of a solution
 
 
 class Fit:
     """A network moved by an element whose scales and matrices are being fitted to another network.
 
-    Balanced forms fix scales by norms, one vote per slice; here every weight has one, so that rounding averages out.
-    Numbers are those of the networks; sums over them are taken in float64. Tensors vote alike where no votes are given.
+    Balanced forms fix scales by norms, with one vote per slice; here every weight votes, so that rounding averages out.
+    Tensors keep the networks' precision, and sums over them are in float64. Without votes, all tensors count equally.
     """
 
     def __init__(self, a: Folded, b: Folded, g: Transformation) -> None:
@@ -45,20 +45,20 @@ class Fit:
         self._spaces = [s for s in free if self._members[s.name]]
         self._still = identity(a.sym)
         moving = {n: x for n, x in a.sym.layouts.items() if any(any(y.scale) or y.variance for y in x.leaves)}
-        # the tensors that scales or matrices move, moved by ``g``, the element so far; the others are not held
+        # the tensors that scales or matrices move, moved by the current element ``g``; others are not held
         self.near = {name: transform(a.state[name], layout, g) for name, layout in moving.items()}
-        self._joint = LogScales(a.sym, self.near, bases=False)  # heads take up at once what bases would step by step
+        self._joint = LogScales(a.sym, self.near, bases=False)  # heads absorb at once what bases would in steps
         self._kept: dict[str, float] = {}
 
     def measured(self, measure: Callable[[str, Tensor], float]) -> dict[str, float]:
-        """A measure of every moved tensor, always the same one: that of tensors which no fit changes is kept."""
+        """A measure of every moved tensor; always pass the same one, since values that no fit changes are kept."""
         for name, layout in self.sym.layouts.items():
             if name not in self.near and name not in self._kept:
                 self._kept[name] = measure(name, transform(self._a[name], layout, self.g))
         return {n: self._kept[n] if n in self._kept else measure(n, self.near[n]) for n in self.sym.layouts}
 
     def each_space(self, votes: Mapping[str, float] | None = None, scales: bool = True) -> None:
-        """Fit one space after the other: matrices by least squares, scales by log ratios of slices."""
+        """Fit space after space: matrices by least squares, scales by log ratios of slices."""
         for space in self._spaces:
             if space.group.mixes:
                 self.put("linear", {space.name: self._matrix(space, votes)})
@@ -77,10 +77,10 @@ class Fit:
                 vote = weights[piece.tensor]
                 x, y = piece.block.read(self.near[piece.tensor]), piece.block.read(self.b[piece.tensor])
                 error += float(vote) * gap(x, y) ** 2
-                for sums, less in ((squares, None), (falls, x)):  # blocks that join the same spaces are added up
+                for sums, less in ((squares, None), (falls, x)):  # blocks that join the same spaces are summed
                     one = piece.summed(x, x if less is None else y, less).mul_(vote)
                     sums[piece.key] = sums[piece.key].add_(one) if piece.key in sums else one
-            if not error < (1 - _GAIN) * before:  # rounding is left, or scales that nothing holds run away
+            if not error < (1 - _GAIN) * before:  # only rounding is left, or undetermined scales run away
                 return
             slope, before = system.gathered(system.totals(falls)), error
             step = system.solved(squares, slope)
@@ -91,7 +91,7 @@ class Fit:
                 return
 
     def put(self, kind: str, parts: Mapping[str, Tensor | None]) -> None:
-        """Compose known steps of some spaces with the element; tensors move by all of it, as steps gather rounding."""
+        """Compose known steps with the element; tensors move by the whole element, since steps accumulate rounding."""
         known = {name: x for name, x in parts.items() if x is not None}
         step = self._still
         for name, x in known.items():
@@ -108,7 +108,7 @@ class Fit:
             usable = (squares > 0) & (inner > 0)
             ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
             there = trust = x != 0
-            if (size := self._cancelled.get(m.tensor)) is not None:  # small folded biases are rounded most
+            if (size := self._cancelled.get(m.tensor)) is not None:  # small folded biases have most rounding
                 left = (self.b[m.tensor] / size.clamp_min(torch.finfo(size.dtype).tiny)).square()
                 trust = m.view(m.block.read(left))
             weight = inner_products(there, trust, [x.ndim - 1])
@@ -118,8 +118,8 @@ class Fit:
     def _matrix(self, space: Space, votes: Mapping[str, float] | None) -> Tensor | None:
         """Matrices ``(p..., n, n)`` that bring all slices of ``a`` closest to those of ``b``, weight by weight.
 
-        With ``X`` of variance +1 and ``Y`` of variance -1 the errors ``M X_a - X_b`` and ``M^T Y_b - Y_a`` are both
-        linear in ``M``: their least squares are a Sylvester equation
+        With ``X`` of variance +1 and ``Y`` of variance -1, the errors ``M X_a - X_b`` and ``M^T Y_b - Y_a`` are both
+        linear in ``M``: least squares lead to the Sylvester equation
         ``M X_a X_a^T + Y_b Y_b^T M = X_b X_a^T + Y_b Y_a^T``.
         """
         n = space.size
@@ -136,7 +136,7 @@ class Fit:
                 right = right + vote * y @ x.mT
         if space.group.is_orthogonal:
             return polar_factor(right, space.group.turns)
-        u, v, sums, known = _eigenbases(written, read)  # what nothing determines stays as it is
+        u, v, sums, known = _eigenbases(written, read)  # undetermined parts stay unchanged
         fitted = u @ torch.where(known, u.mT @ right @ v / sums.clamp_min(1e-300), u.mT @ v) @ v.mT
         return fitted if bool((torch.linalg.cond(fitted) < _CONDITION).all()) else None
 
@@ -146,7 +146,7 @@ class Fit:
 
 
 def log_scales(still: Element, terms: Iterable[tuple[Leaf, Tensor, Tensor]]) -> Tensor:
-    """Log scales ``(k, p..., n)`` of a space by least squares: exponents, with weights and log ratios ``(p..., n)``."""
+    """Log scales ``(k, p..., n)`` of a space by least squares, from exponents, weights and log ratios ``(p..., n)``."""
     shape = (*still.permutation.shape, len(still.scales))
     normal, right = (torch.zeros(*some, dtype=torch.float64) for some in ((*shape, shape[-1]), shape))
     for leaf, weight, ratio in terms:
@@ -157,7 +157,7 @@ def log_scales(still: Element, terms: Iterable[tuple[Leaf, Tensor, Tensor]]) -> 
 
 
 def _mean_square(x: Tensor) -> Tensor:
-    """The mean of squared entries, never zero."""
+    """The mean of squared entries, bounded away from zero."""
     return (inner_products(x, x, range(x.ndim)) / max(x.numel(), 1)).clamp_min(1e-300)
 
 
@@ -166,7 +166,7 @@ def _vote(votes: Mapping[str, float] | None, name: str) -> float:
 
 
 def _eigenbases(written: Tensor, read: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Bases ``u, v`` in which ``M written + read M`` multiplies entries, by what, and where that is not zero."""
+    """Bases ``u, v`` in which ``M written + read M`` is diagonal, the multipliers, and where they are nonzero."""
     zero = torch.zeros_like(written + read)
     (l1, v), (l2, u) = (torch.linalg.eigh(zero + x) for x in (written, read))
     sums = l2[..., :, None] + l1[..., None, :]
@@ -174,14 +174,14 @@ def _eigenbases(written: Tensor, read: Tensor) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def chained(sym: Symmetry) -> bool:
-    """Whether a tensor joins two general linear spaces, of not too many weights."""
+    """Whether a tensor joins two general linear spaces with not too many weights."""
     pieces = _pieces(sym)
     size = sum(prod(block.shape) for _, block in pieces) + sum(s.size**2 for s in sym.spaces if s.group.is_general)
     return size <= _MOST and any(len(some) > 1 for some in pieces.values())
 
 
 def upright(g: Transformation) -> Transformation:
-    """An element with general bases as they came: solutions that change these least are well conditioned."""
+    """An element with general bases unchanged: solutions that change them least are well conditioned."""
     for name, e in g.elements.items():
         if e.linear is not None and g[name].group.is_general:
             g = with_parts(g, name, linear=torch.eye(e.linear.shape[-1]).to(e.linear).expand_as(e.linear).clone())
@@ -189,15 +189,15 @@ def upright(g: Transformation) -> Transformation:
 
 
 def join_bases(fit: Fit) -> None:
-    """Move a fit by the matrices of all general linear spaces that bring all tensors closest at once.
+    """Move a fit by the matrices of all general linear spaces that jointly bring all tensors closest.
 
-    Where one tensor joins two of them, each depends on the other. Between two fixed ends (inputs, outputs, matched
-    units) the function of a linear chain is the product of its matrices: the bases ``M`` that make one chain of another
-    solve ``M_out A = B M_in`` for every tensor, and follow from the ends alone. Directions that no input reaches, or no
-    output reads, have no normal form; there any solution will do.
+    If a tensor joins two of these spaces, each depends on the other. Between two fixed ends (inputs, outputs, matched
+    units) the function of a linear chain is the product of its matrices. The bases ``M`` that turn one chain into
+    another solve ``M_out A = B M_in`` for every tensor, and follow from the ends alone. Directions that no input
+    reaches, or no output reads, have no normal form; there any solution will do.
 
-    The least squares of ``M_out A - B M_in``, and to first order where several axes of one tensor are written, by
-    LSMR. The unknowns of a space are scaled so that its own equations alone would be an identity.
+    ``M_out A - B M_in`` is minimised in least squares by LSMR, to first order if several axes of one tensor are
+    written. The unknowns of a space are scaled so that its own equations alone would be the identity.
     """
     from scipy.sparse.linalg import LinearOperator, lsmr
 
@@ -220,10 +220,10 @@ def _pieces(sym: Symmetry) -> dict[tuple[str, Block], list[Member]]:
 
 
 class _System:
-    """Equations for what all bases change by, one for each entry of a tensor that they move."""
+    """Equations for the changes of all bases, one for each entry of the tensors that they move."""
 
     def __init__(self, fit: Fit) -> None:
-        # of a piece by each space that moves it: the sign, and what is written of the one network or read of the other
+        # by piece and moving space: the sign, and what is written in one network or read in the other
         self._terms: list[list[tuple[Member, float, Tensor]]] = []
         gaps, forms = [], dict[str, list[Tensor]]()
         for (name, block), some in _pieces(fit.sym).items():
@@ -235,7 +235,7 @@ class _System:
                 here = forms.setdefault(m.space.name, [torch.zeros(()), torch.zeros(())])
                 here[sign < 0] = here[sign < 0] + m.view(x) @ m.view(x).mT
         self.gaps = torch.cat(gaps)
-        # bases and scales in which a space's own equations are the identity on all that it moves
+        # bases and scales in which a space's own equations are the identity on everything it moves
         self._scaled = {}
         for name, (written, read) in forms.items():
             u, v, sums, known = _eigenbases(written, read)
@@ -243,12 +243,12 @@ class _System:
         self.sizes = [scale.numel() for _, scale, _ in self._scaled.values()]
 
     def matrices(self, unknowns: Tensor) -> dict[str, Tensor]:
-        """What the matrix ``(p..., n, n)`` of every space changes by."""
+        """The change of every space's matrix ``(p..., n, n)``."""
         parts = unknowns.split(self.sizes)
         return {n: u @ (scale * z.view_as(scale)) @ v.mT for (n, (u, scale, v)), z in zip(self._scaled.items(), parts)}
 
     def image(self, unknowns: Tensor) -> Tensor:
-        """What every entry changes by."""
+        """The change of every entry."""
         steps, found = self.matrices(unknowns), []
         for some in self._terms:
             own = ((steps[m.space.name], m, s, x) for m, s, x in some)

@@ -1,4 +1,4 @@
-"""The element that brings one network closest to another: units matched in balanced coordinates, then all is fitted."""
+"""The element that brings one network closest to another: units matched in balanced coordinates, then all fitted."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,17 +26,17 @@ from ..solvers.steps import profiles, signed
 from .refit import Fit, chained, join_bases, upright
 
 _STARTS = 2
-FOUND = 1e-2  # residual at which copies are found, and only rounding remains
+FOUND = 1e-2  # residual at which a copy is found and only rounding remains
 _LARGE = 100_000  # weights above which costs are float32
-UNRELATED = 0.97  # residual in place of networks whose units have nothing in common there
+UNRELATED = 0.97  # residual in place above which the units there have nothing in common
 _UNRELATED = 0.8  # residual above which small gains are not pursued
-_COARSE = CoordinateDescent(restarts=_STARTS, tolerance=1e-3)  # a first descent: small gains are not pursued
-_CLOSE = 0.98  # squared cosine of tensors that all count alike
-_RIDGE = 0.01  # squared sine of tensors that get half the weight of equal ones
-FITS = 40  # rounds of bases and scales in turn: copies need one or two, bases that meet in one tensor dozens
-_ROUNDED = 1e-5  # residual that float32 weights leave; chains of linear spaces that leave more are fitted as a whole
-_JOINED = 2  # fits of a whole chain: the second is in the coordinates of the weights that it is to meet
-_HELPS = 0.99  # share of the residual that a fit must fall below to be followed by another
+_COARSE = CoordinateDescent(restarts=_STARTS, tolerance=1e-3)  # a first descent, which does not pursue small gains
+_CLOSE = 0.98  # squared cosine above which all tensors count alike
+_RIDGE = 0.01  # squared sine at which a tensor gets half the weight of equal ones
+FITS = 40  # rounds of bases and scales in turn: copies need one or two; bases that meet in one tensor, dozens
+_ROUNDED = 1e-5  # residual of float32 weights; linear chains that leave more are fitted as a whole
+_JOINED = 2  # fits of a whole chain: the second uses the coordinates of the target weights
+_HELPS = 0.99  # share of the residual below which a fit must fall to be followed by another
 
 
 class UnitMatch(NamedTuple):
@@ -47,7 +47,7 @@ class UnitMatch(NamedTuple):
 
 
 def monomial(sym: Symmetry) -> Symmetry:
-    """The symmetry left in normal bases: permutations, a sign per unit; what neither moves nor holds units is fixed."""
+    """The symmetry left in normal bases: permutations and a sign per unit; spaces that cannot move are fixed."""
     basis = lambda s: Trivial(s.size) if s.group.turns else SignedPermutation(s.size)
     groups = {s.name: basis(s) if s.group.mixes else s.group.reduced(scales=0) for s in sym.spaces}
     still = {n for n, group in groups.items() if not group.permutes and not group.signs and n not in sym.outer}
@@ -70,13 +70,13 @@ def match_units(
 ) -> UnitMatch:
     """Permutations and signs that bring the weights ``a`` close to ``b``, by coordinate descent from several starts.
 
-    Starts, until one is good enough: the canonical forms of both, which meet for copies; similar weight profiles, with
-    all signs solved together; units in place, as fine-tuning leaves them; in small networks the canonical forms again,
-    by the tensors that agree there, for others may have been negated. Costs are float32 in networks of more than
-    100,000 weights; residuals are always float64. The answer is the best local optimum, exact for copies with distinct
-    units. Coordinates are balanced, without scales and matrices (``monomial``); ``votes`` weight each tensor's entries
-    in the costs, all alike by default; ``start`` is the only one where it is known; units of ``ordered`` spaces are in
-    order, up to near ties. Tensors that the symmetry does not move are compared, and not searched.
+    Starts are tried until one is good enough: the canonical forms of both, which agree for copies; similar weight
+    profiles, with all signs solved together; units in place, as fine-tuning leaves them; and in small networks the
+    canonical forms again, judged by the tensors that agree, since others may have been negated. Costs are float32 in
+    networks of more than 100,000 weights; residuals are always float64. The result is the best local optimum, exact for
+    copies with distinct units. Coordinates are balanced, without scales and matrices (``monomial``). ``votes`` weight
+    each tensor's entries in the costs, equally by default; a known ``start`` is the only one; units of ``ordered``
+    spaces are sorted, up to near ties. Tensors that the symmetry does not move are compared but not searched.
     """
     posed = _Posed(narrowed(sym, {n for n, layout in sym.layouts.items() if layout.spaces}), a, b, votes)
     sym, still = posed.sym, identity(posed.sym)
@@ -87,7 +87,7 @@ def match_units(
         return best
     if not any(s.group.permutes or s.group.mixes or s.parents for s in sym.spaces):  # products in place say all signs
         return min(best, posed.judged(signed(posed.stated(), still)), key=_residual)
-    share = best.residual < UNRELATED or not posed.large  # else nothing is shared where units are in place
+    share = best.residual < UNRELATED or not posed.large  # else units in place share nothing
     canonical = posed.judged(~arranged(sym, b, ordered) @ arranged(sym, a, ordered))
     best = min(best, canonical, key=_residual)
     if best.residual < FOUND:
@@ -106,7 +106,7 @@ def match_units(
 
 @dataclass(frozen=True)
 class _Posed:
-    """Two networks of which the units of one are matched to those of the other."""
+    """Two networks whose units are to be matched."""
 
     sym: Symmetry
     a: State
@@ -119,29 +119,29 @@ class _Posed:
         return sum(self.b[name].numel() for name in self.sym.layouts) > _LARGE
 
     def judged(self, g: Transformation) -> UnitMatch:
-        """An element with its residual."""
+        """An element and its residual."""
         if self.large:
             give_back()  # the moved tensors take the most memory
         return UnitMatch(g, distance(self._near(g), self.b))
 
     def stated(self, votes: Mapping[str, float] | None = None) -> Problem:
-        """The problem in which ``a`` moves: it holds copies of both."""
+        """The problem in which ``a`` moves; it holds copies of both networks."""
         give_back()
         dtype = torch.float32 if self.large else torch.float64
         return Problem.counted(self.sym, meet=self.b, move=self.a, votes=votes or self.votes, dtype=dtype)
 
     def matched(self, starts: Callable[[Problem], Iterable[Transformation]]) -> UnitMatch:
-        """The best end of all starts; where the networks are unrelated, close to it."""
+        """The best end of all starts; for unrelated networks, close to it."""
         stated = self.stated()
         some = track(starts(stated), "Matching units", _STARTS, enabled=None)
         found, _ = search(stated, _COARSE, 0, some, enough=FOUND**2 / 2)
         unrelated = found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * stated.size
-        del stated  # before the next one is made
+        del stated  # before the next one is built
         first = self.judged(found.g)
         return first if unrelated else self.reweighted(first)
 
     def reweighted(self, first: UnitMatch) -> UnitMatch:
-        """The local optimum where tensors vote by how well they agree, if better: replaced ones outvote no others."""
+        """The local optimum with votes by agreement, so that replaced tensors outvote no others, if it is better."""
         near = self._near(first.g)
         squares = {n: 1 - sine(near[n], self.b[n]) ** 2 for n in self.sym.layouts}  # of cosines, 0 beyond a right angle
         del near
@@ -167,10 +167,10 @@ def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:
     found, residual = _joined(a, b, g, left) if alone else (g, left)
     if residual <= _ROUNDED:
         return found, residual
-    units = match_units(monomial(a.sym), a.state, b.state, ordered=a.sym.mixing)  # by singular values
-    a.forget()  # not read while scales and bases are fitted, which takes the most memory
+    units = match_units(monomial(a.sym), a.state, b.state, ordered=a.sym.mixing)  # sorted by singular values
+    a.forget()  # not needed while scales and bases are fitted, which takes the most memory
     give_back()
-    if units.residual <= left:  # else merged in place: balancing only blurs what the units share
+    if units.residual <= left:  # else related in place, as after merging: balancing only blurs what the units share
         g, left = _fitted(a, b, ~b.to @ (lifted(units.g, a.sym) @ a.to), units.residual)
     if chain and not alone and left > _ROUNDED:
         found, residual = _joined(a, b, g, left)
@@ -178,7 +178,7 @@ def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:
 
 
 def _joined(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:
-    """All bases of chains of linear spaces fitted at once."""
+    """All bases of linear chains, fitted at once."""
     fit = Fit(a.folded, b.folded, upright(g))
     for _ in range(_JOINED):
         join_bases(fit)
@@ -188,7 +188,7 @@ def _joined(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tup
 
 
 def _fitted(a: Balanced, b: Balanced, g: Transformation, residual: float) -> tuple[Transformation, float]:
-    """Scales and bases fitted in turn, for each depends on the others, as long as that helps."""
+    """Scales and bases fitted in turn, since they depend on each other, as long as that helps."""
     fit = Fit(a.folded, b.folded, g)
     if not fit.near:  # no scale and no matrix is free
         return g, residual
@@ -212,7 +212,7 @@ def _left(fit: Fit, b: Balanced) -> float:
 
 
 def lifted(g: Transformation, sym: Symmetry) -> Transformation:
-    """Permutations and signs of normal bases as an element of the full symmetry."""
+    """Permutations and signs in normal bases, as an element of the full symmetry."""
     full = identity(sym)
     for space in sym.spaces:
         e = g[space.name]

@@ -1,1 +1,1 @@
-"""Judgement on two aligned networks: distances, what chance gives, what can be unchanged, the verdict."""
+"""Judgement of two aligned networks: distances, chance levels, tensors that may be unchanged, and the verdict."""

@@ -1,4 +1,4 @@
-"""Distances of aligned networks and cosines of matched units, and what they would be by chance."""
+"""Distances of aligned networks and cosines of matched units, with their chance levels."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,14 +20,14 @@ from ..solvers.coordinate_descent import CoordinateDescent, descend
 from ..solvers.steps import profiles
 
 Agreement = tuple[dict[str, Tensor], float, float]
-"""By space the cosine of every unit with its partner, ``(p..., n)``, NaN where one has no weights; and the distances
+"""The cosine of every unit with its partner by space, ``(p..., n)``, NaN if one has no weights; and the distances
 ``|a - b| / |a|`` before and after."""
 _SHORT = CoordinateDescent(tolerance=1e-3, sweeps=10)
-_CHUNK = 256  # units that are rotated together: larger rotations cost more and say the same
+_CHUNK = 256  # units rotated together: larger rotations cost more and tell no more
 
 
 def agreement(networks: Networks, g: Transformation) -> Agreement:
-    """``a`` beside the moved ``b`` where ``a`` is balanced, or as they are if scales and bases are not searched."""
+    """Agreement of ``a`` with the moved ``b``, in ``a``'s balanced coordinates if scales or bases are searched."""
     if not {"scale", "linear"} & set(networks.kinds):
         return compared(networks.stated, g)
     left, right = networks.balanced
@@ -36,13 +36,13 @@ def agreement(networks: Networks, g: Transformation) -> Agreement:
 
 
 def compared(stated: Problem, g: Transformation, start: Transformation | None = None) -> Agreement:
-    """The agreement of ``a`` with ``b`` moved by ``start``, and by ``g``; one tensor of each is read at a time."""
+    """The agreement of ``a`` with ``b`` moved by ``start`` and by ``g``, reading one tensor of each at a time."""
     sym = stated.sym
     size = gap = left = 0.0
     units: dict[str, Tensor] = {}  # <a, b>, <a, a>, <b, b>
 
     def add(name: str, layout: Layout) -> None:
-        # a function, so that nothing of one tensor is held while the next one is read
+        # a function, so that one tensor is released before the next is read
         nonlocal size, gap, left
         ours, theirs = stated.a[name], stated.b[name]
         sides = ours, theirs if start is None else transform(theirs, layout, start), transform(theirs, layout, g)
@@ -68,7 +68,7 @@ def _square(x: Tensor) -> float:
 
 
 def unweighted(quality: Mapping[str, Tensor]) -> list[str]:
-    """A note for each space with units whose weights are all zero in one of the networks."""
+    """A note for each space with units whose weights are all zero in one network."""
     counts = {name: int(cosines.isnan().sum()) for name, cosines in quality.items()}
     return [
         f"{counted(n, 'unit')} of {name} without weights in one network: any match is as good"
@@ -78,7 +78,7 @@ def unweighted(quality: Mapping[str, Tensor]) -> list[str]:
 
 
 def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, float]:
-    """By space the mean cosine of units that a short search, or none, finds in a network unrelated to ``b``."""
+    """By space, the mean cosine of units that a short search, or none, finds in a network unrelated to ``b``."""
     names = [name for name in stated.sym.layouts if name in stated.a and name in stated.b]
     sym = replace(stated.sym, layouts={name: stated.sym.layouts[name] for name in names})
     other = replace(stated, sym=sym, b=unrelated(sym, stated.b, seed))
@@ -91,18 +91,18 @@ def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, flo
 
 
 def unrelated(sym: Symmetry, tensors: State, seed: int) -> dict[str, Tensor]:
-    """A network whose units are unrelated to those of one, as a null hypothesis for their likeness.
+    """A network whose units are unrelated to those of a given one, as a null hypothesis for their similarity.
 
-    Every tensor is rotated along each axis that carries a space, by a random rotation of its own that keeps the mean
-    over units. Sizes, means and second moments along fixed axes stay (dead inputs, smooth filters, all that networks
-    of one task share), while which unit is wired to which is lost. Vectors are shuffled.
+    Every tensor is rotated along each axis that carries a space, by its own random rotation that keeps the mean over
+    units. Sizes, means and second moments along fixed axes stay (dead inputs, smooth filters, everything that networks
+    of one task share), while the wiring between units is lost. Vectors are shuffled.
     """
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, layout in sym.layouts.items():
         tensor, pieces = tensors[name], blocks(layout)
         partly = any(rows is not None for block in pieces for rows in block.rows)
-        state[name] = tensor.clone() if partly else tensor  # a piece that is the whole tensor takes its place
+        state[name] = tensor.clone() if partly else tensor  # a piece that is the whole tensor replaces it
         for block in pieces:
             x = block.read(tensor).clone()
             if sum(n > 1 for n in x.shape) < 2:

@@ -1,4 +1,4 @@
-"""Settings of two configurations: which differ, and whether what the model computes may depend on them."""
+"""Settings of two configurations: which ones differ, and whether the model's function may depend on them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-_NAMED = 8  # settings that are named in a sentence
-_UNSAID = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}  # where and how it is stored
-# Training, labels, and sizes and ties that the tensors themselves show: nothing else in eval mode depends on these.
+_NAMED = 8  # settings named in a sentence
+_UNSAID = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}  # where and how the model is stored
+# Training, labels, and sizes and ties that tensors show themselves: nothing else in eval mode depends on these.
 _OUTSIDE = re.compile(
     r"(^|\.)(architectures|use_cache|.*drop(out|_?path|_?rate|layer).*|.*pdrop|init(ializer)?_.*|.*_init|tie_.*"
     r"|output_(attentions|hidden_states|router_logits)|return_dict|chunk_size_feed_forward|problem_type|pretraining_tp"
@@ -16,22 +16,22 @@ _OUTSIDE = re.compile(
     r"|(attention|mlp|qkv)_bias|_?(attn|experts)_implementation(_internal)?|vocab_size|hidden_size|intermediate_size|num_hidden_layers"
     r"|num_key_value_heads|n_embd|n_layer|n_inner)(\.|$)"
 )
-# Absent from a configuration, attention is not limited; the example may be too short to show it.
+# If absent, attention is not limited; the example may be too short to show it.
 _LIMITS = re.compile(r"(^|\.)(sliding_window|attention_window|attention_chunk_size)$")
 
 
 def settings_of(network: object) -> Mapping[str, Any]:
-    """The settings of a module of transformers, or of one like it; none of other networks."""
+    """The settings of a transformers module, or of one like it; empty for other networks."""
     settings: Mapping[str, Any] = getattr(getattr(network, "config", None), "to_dict", dict)()
     return settings if isinstance(network, nn.Module) else {}
 
 
 def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any], ran: bool) -> tuple[str, str]:
-    """Settings that differ, by name and with both values: those that the function may depend on, and the others.
+    """Differing settings with both values, by name: those on which the function may depend, and the others.
 
-    Settings that one configuration lacks count where both are of one ``model_type``, and limits of attention always:
-    other code has other settings. An
-    empty configuration says nothing. Where both networks ``ran``, other code is no change by itself.
+    Settings that one configuration lacks count only if both have one ``model_type``, since other code has other
+    settings; limits of attention always count. An empty configuration says nothing. If both networks ``ran``, other
+    code is no change by itself.
     """
     if not before or not after:
         return "", ""
@@ -44,13 +44,13 @@ def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any], ran:
 
 
 def sizes_and_settings(a: object, b: object) -> str:
-    """What differs between the settings of two networks that tensors and shapes tell apart, sizes first."""
+    """Differing settings of two networks that differ in tensors or shapes, sizes first."""
     told, shown = differing_settings(settings_of(a), settings_of(b), ran=True)
     return ", ".join(filter(None, (shown, told)))
 
 
 def _flat(settings: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings of parts of a model by their path, such as ``rope_parameters.rope_theta``."""
+    """Settings of a model's parts by their path, such as ``rope_parameters.rope_theta``."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{start}{name}.")
@@ -59,7 +59,7 @@ def _flat(settings: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, A
 
 
 def _value(settings: Mapping[str, Any], name: str) -> Any:
-    """A setting; absent ones, ``None`` and ``{}`` are one."""
+    """A setting; absent, ``None`` and ``{}`` are the same."""
     value = settings.get(name)
     return None if value == {} else value
 

@@ -1,4 +1,4 @@
-"""Deviation of matched weights: weight by weight and tensor by tensor."""
+"""Deviation of matched weights, weight by weight and tensor by tensor."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,72 +16,72 @@ from ...symmetry.gauge.canonical import Folded
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
 
-# Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
+# Precisions that a copy may have gone through, and the relative deviation of single weights that each explains.
 PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 HALVES = (torch.float16, torch.bfloat16)
-_QUANTILE = 0.999  # share of all weights to be explained: rounding errs by a share of every weight, training does not
-_OF_ONE = 0.99  # the same for one tensor
-_ONE = 4  # times the precision: what a single weight may differ by, relative to its size and a typical one of its row
-_MEAN = 3.0  # largest over root mean square deviation where weights are rounded; what a few noisy scales fit has less
-_SPARED = 100.0  # times the precision to which most tensors agree: what a cast that they escaped must explain
-_ODD = 16  # times as far as the others of its row: what rounding, a share of every weight, never makes of one
-_NOISE = 10  # times the precision of the comparison: what a match may leave at single weights
-_BIG = 0.25  # of a typical one of its row: from which size on weights are compared with the others of their row
-_LONG = 16  # as many weights have a mean that tells
-_FITTED = 2  # weights for each free scale or entry of a basis from which on agreement was not made by fitting
-_PIECE = 1 << 20  # entries that are compared at once
-_IN_ORDER = 0.5  # von Neumann's ratio: sinusoids of 16 positions have 0.4, of 512 0.05, weights in no order 1
-_CORNER = 512  # rows and columns of which that is looked at
+_QUANTILE = 0.999  # share of all weights to be explained: rounding moves each by a share of it, training does not
+_OF_ONE = 0.99  # the same share for one tensor
+_ONE = 4  # times the precision: allowed deviation of a single weight, relative to its size and a typical one of its row
+_MEAN = 3.0  # ratio of largest to RMS deviation of rounded weights; fits by a few noisy scales have less
+_SPARED = 100.0  # times the precision to which most tensors agree: what a cast of the others must explain
+_ODD = 16  # times the others' deviation in its row: rounding, a share of every weight, never moves one weight so far
+_NOISE = 10  # times the precision of the comparison: deviation that a match may leave at single weights
+_BIG = 0.25  # size, relative to a typical weight of the row, from which a weight is compared with the others of its row
+_LONG = 16  # number of weights whose mean is meaningful
+_FITTED = 2  # weights per free scale or basis entry from which agreement does not come from fitting
+_PIECE = 1 << 20  # entries compared at once
+_IN_ORDER = 0.5  # von Neumann's ratio: 0.4 for sinusoids of 16 positions, 0.05 for 512, 1 for unordered weights
+_CORNER = 512  # rows and columns for which it is computed
 TRUST = 1e-12  # squared relative distance below which a tensor counts as equal
 
 
 @dataclass(frozen=True)
 class TensorDeviation:
-    """How far the weights of one tensor are apart, relative to their sizes."""
+    """The deviation between the weights of two tensors, relative to their sizes."""
 
     size: int  # Number of weights
-    distance: float  # Of the tensors, relative to the second
-    change: float  # The same relative to the first, once moved, as ``diff`` has it
-    informative: bool  # Whether the weights differ among each other, so that agreement tells something
+    distance: float  # Distance of the tensors, relative to the second
+    change: float  # The same relative to the moved first, as ``diff`` reports it
+    informative: bool  # Whether the weights vary, so that agreement is informative
     rounded: bool  # Whether it holds numbers of half precision in one of the networks
-    weights: float  # Deviation that 99 % of the weights stay below, three times ``distance`` where that is larger
-    # The largest deviation of a single weight, relative to its size and that of a typical one of its row together:
-    # numbers near zero may be off by more than their size, but no rounding moves one weight of a row far
+    weights: float  # Deviation below which 99 % of the weights stay, or three times ``distance`` if larger
+    # The largest deviation of a single weight, relative to its size plus a typical size in its row: numbers near zero
+    # may be off by more than their size, but no rounding moves one weight of a row far
     edit: float
-    # How many times farther off a single weight is than the others of its row are on average, or than the match may
-    # leave; small weights, and tensors that a basis mixes, are left out
+    # How many times farther off a single weight is than the average of its row, or than a match may leave; small
+    # weights, and tensors that a basis mixes, are left out
     odd: float
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far matched weights are apart."""
+    """The deviation of matched weights."""
 
-    tensors: Mapping[str, TensorDeviation]  # By name, those that are empty left out
+    tensors: Mapping[str, TensorDeviation]  # By name, without empty tensors
     sym: Symmetry  # The symmetry by which they were matched
-    largest: Tensor  # The largest deviations of single weights, as many as the quantile of the networks needs
-    finest: str  # The precision of the comparison, below which there is no agreement
+    largest: Tensor  # The largest deviations of single weights, as many as the quantile over the networks needs
+    finest: str  # The precision of the comparison, beyond which agreement cannot be seen
 
     @cached_property
     def overall(self) -> float:
-        """The deviation that 99.9 % of all weights stay below."""
+        """The deviation below which 99.9 % of all weights stay."""
         return float(_top(self.largest, above_quantile(self.weights)).min()) if len(self.largest) else 0.0
 
     @property
     def weights(self) -> int:
-        """Their number."""
+        """The number of weights."""
         return sum(t.size for t in self.tensors.values())
 
     @property
     def precision(self) -> str | None:
-        """The finest precision of a copy that explains how far all tensors are apart, or ``None``."""
+        """The finest precision of a copy that explains the deviation of all tensors, or ``None``."""
         fits = (name for name, limit in PRECISIONS.items() if self.overall <= limit and not self.beyond(name))
         return next(fits, None)
 
     def beyond(self, precision: str) -> dict[str, float]:
         """Tensors that differ by more than rounding to a precision explains, with their relative changes.
 
-        A cast spares no tensor: beside closer ones it must hold rounded numbers. Nor does it move one weight alone.
+        A cast spares no tensor: beside closer ones it must hold rounded numbers. Nor does a cast move one weight alone.
         """
         limit, shared = PRECISIONS[precision], self.shared()
         spared = limit if shared is None else min(limit, _SPARED * PRECISIONS[shared])
@@ -93,7 +93,7 @@ class Deviation:
         return {name: t.change for name, t in self.tensors.items() if not explained(t)}
 
     def shared(self, share: float = 0.5) -> str | None:
-        """The finest precision to which a share of informative tensors agrees, by number or weights, not by fitting."""
+        """The finest precision to which a share of informative tensors agree, by number or weights, without fitting."""
         told = {name: t for name, t in self.tensors.items() if t.informative}
         for name, limit in PRECISIONS.items():
             if limit < PRECISIONS[self.finest]:
@@ -109,10 +109,10 @@ class Deviation:
 def deviation(
     a: Folded, b: Folded, g: Transformation, rounded: Collection[str] = (), count: int | None = None
 ) -> Deviation:
-    """Compare ``a``, moved by ``g``, with ``b``, weight by weight, batch norms folded; one tensor is moved at a time.
+    """Compare ``a``, moved by ``g``, with ``b`` weight by weight, batch norms folded, moving one tensor at a time.
 
-    ``rounded`` tensors hold numbers of half precision in one of the networks. Where these are components of networks
-    (``joined``), ``count`` is the number of weights of those.
+    ``rounded`` tensors hold numbers of half precision in one network. For components of networks (``joined``),
+    ``count`` is the number of weights of the networks.
     """
     finest = "float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32"
     kept = above_quantile(sum(b.state[name].numel() for name in b.sym.layouts) if count is None else count)
@@ -123,7 +123,7 @@ def deviation(
             continue
         near, right = moved_by(name), meets(moved_by, b, name)
         distance = apart(near, b, name, right)
-        # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
+        # a basis mixes entries and their rounding, which a fitted matrix doubles on either side
         mixed = bool(layout.spaces & a.sym.mixing)
         some = above_quantile(right.numel(), _OF_ONE)
         ratios, edit = _largest(near, right, b.size(name), mixed, max(some, kept))
@@ -142,19 +142,19 @@ def deviation(
 
 
 def joined(parts: Sequence[Deviation], sym: Symmetry, count: int) -> Deviation:
-    """The deviation of networks of ``count`` weights, or of a part of them, from those of their components."""
+    """The deviation of networks of ``count`` weights, or of a part, from the deviations of their components."""
     largest = _top(torch.cat([torch.zeros(0), *(part.largest for part in parts)]), above_quantile(count))
     finest = "float64" if all(part.finest == "float64" for part in parts) else "float32"
     return Deviation({name: t for part in parts for name, t in part.tensors.items()}, sym, largest, finest)
 
 
 def above_quantile(count: int, share: float = _QUANTILE) -> int:
-    """How many of so many numbers are not below the quantile of a share; by default that of all weights."""
+    """How many of ``count`` numbers are at or above the quantile of a share, by default that of all weights."""
     return count - min(int(share * count), count - 1)
 
 
 def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int) -> tuple[Tensor, float]:
-    """The largest deviations relative to an entry's size, or a typical one's, and to both together in its row."""
+    """The largest deviations relative to the entry's or a typical size, and relative to both together in its row."""
     typical = 4 * _norm(sizes) / sizes.numel() ** 0.5 if mixed else 0.0
     found, edit = right.new_zeros(0), 0.0
     for x, y, size in row_pieces(near, right, sizes):
@@ -168,17 +168,17 @@ def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int
 
 
 def _oddest(near: Tensor, right: Tensor, noise: float) -> float:
-    """The largest deviation of a weight relative to the mean one of the others in its row, or to ``noise``.
+    """The largest deviation of a weight, relative to the mean deviation of the others in its row or to ``noise``.
 
-    Not of a weight that is the other's, rounded to half precision: those beside it may need no rounding.
+    Weights that equal the other's after rounding to half precision do not count: their neighbours may be exact.
     """
     found = 0.0
     for x, y in row_pieces(near, right):
         big = y.abs() >= _BIG * y.square().mean(1, keepdim=True).sqrt()
         ratios = torch.where(big & (y != 0), (x - y).abs() / y.abs(), 0.0)
-        if int(big.sum()) < len(big) * _LONG:  # short rows: all as one
+        if int(big.sum()) < len(big) * _LONG:  # short rows are treated as one
             big, ratios, x, y = (z.reshape(1, -1) for z in (big, ratios, x, y))
-        # where one of two numbers is the other, rounded to half precision
+        # where one number is the other rounded to half precision
         cast = torch.stack([p.to(half).to(p.dtype) == q for half in HALVES for p, q in ((x, y), (y, x))]).any(0)
         worst, others = ratios.masked_fill(cast, 0.0).max(1).values, big.sum(1) - 1
         calm = (ratios.sum(1) - worst) / others.clamp_min(1)
@@ -188,12 +188,12 @@ def _oddest(near: Tensor, right: Tensor, noise: float) -> float:
 
 
 def apart(near: Tensor, b: Folded, name: str, met: Tensor | None = None) -> float:
-    """Relative distance of a moved tensor from the one that it should meet, that of ``b`` by default."""
+    """Relative distance of a moved tensor from its target, by default that of ``b``."""
     return gap(near, b.state[name] if met is None else met) / max(_norm(b.size(name)), 1e-300)
 
 
 def meets(near: Callable[[str], Tensor], b: Folded, name: str) -> Tensor:
-    """What a moved tensor should meet: for a batch norm's bias also the one with the moved gain, if that is closer."""
+    """The target of a moved tensor; for a batch norm's bias, that with the moved gain if it is closer."""
     if name not in b.means:
         return b.state[name]
     other = b.with_gain(name, near(b.means[name][0]))
@@ -201,41 +201,41 @@ def meets(near: Callable[[str], Tensor], b: Folded, name: str) -> Tensor:
 
 
 def relative(x: Tensor, y: Tensor) -> float:
-    """Distance of two tensors relative to the second, which may not be zero: else infinity."""
+    """Distance of two tensors relative to the second; infinity if the second is zero."""
     size = _norm(y)
     return gap(x, y) / size if size else float("inf")
 
 
 def changed(x: Tensor, y: Tensor) -> float:
-    """``|y - x| / |x|``, the change from the first tensor to the second; one from zeros is 1."""
+    """``|y - x| / |x|``, the change from the first tensor to the second; a change from zeros is 1."""
     size = _norm(x) or _norm(y)
     return gap(x, y) / size if size else 0.0
 
 
 def gap(x: Tensor, y: Tensor) -> float:
-    """Frobenius norm of the difference of two tensors, in float64; no difference of their shape is made."""
+    """Frobenius norm of the difference of two tensors, in float64, without a temporary of their shape."""
     return sum(_norm(p - q) ** 2 for p, q in pieces(x, y)) ** 0.5
 
 
 def distance(a: State, b: State) -> float:
-    """Root mean square sine of the angle between tensors of one name, each tensor weighted by its size.
+    """Root mean square sine of the angles between tensors of the same name, each weighted by its size.
 
     A tensor's ``sin^2`` is the share of ``b`` that no positive multiple of ``a`` explains: 0 for equal directions, 1
     for orthogonal or opposite ones.
     """
-    weights = ((name, right) for name, right in b.items() if right.is_floating_point())  # no counters of batch norms
+    weights = ((name, right) for name, right in b.items() if right.is_floating_point())  # no batch-norm counters
     found = {name: (sine(a[name], right), right.numel()) for name, right in weights}
     return combined({name: s for name, (s, _) in found.items()}, {name: n for name, (_, n) in found.items()})
 
 
 def combined(sines: Mapping[Any, float], sizes: Mapping[Any, int]) -> float:
-    """Root mean square of the sines of tensors, or of parts of networks, each weighted by its size."""
+    """Root mean square of sines of tensors or of network parts, each weighted by its size."""
     total = sum(sizes[name] for name in sines)
     return (sum(sizes[name] * s**2 for name, s in sines.items()) / total) ** 0.5 if total else 0.0
 
 
 def sine(left: Tensor, right: Tensor) -> float:
-    """Sine of the angle between two tensors; 1 beyond a right angle, and beside a tensor of zeros."""
+    """Sine of the angle between two tensors; 1 beyond a right angle, and if one tensor is zero."""
     if torch.equal(left, right):
         return 0.0
     ours, theirs = _norm(left), _norm(right)
@@ -248,22 +248,22 @@ def sine(left: Tensor, right: Tensor) -> float:
 
 
 def constant(x: Tensor) -> bool:
-    """Whether a tensor has no more than two values, as gains and biases have that were not trained."""
+    """Whether a tensor has at most two values, as untrained gains and biases have."""
     some = x.flatten()[: 1 << 16]
     return not len(some) or bool(((some == some.min()) | (some == some.max())).all())
 
 
 def halved(x: Tensor) -> bool:
-    """Whether a tensor holds numbers of half precision only."""
+    """Whether a tensor holds only numbers of half precision."""
     if constant(x) or x.dtype in HALVES:
         return not constant(x)
     return any(all(torch.equal(y, y.to(half).to(y.dtype)) for (y,) in pieces(x)) for half in HALVES)
 
 
 def patterned(x: Tensor) -> bool:
-    """Whether neighbours along one of the first two dimensions are alike: equal rows, ramps, sinusoids by position.
+    """Whether neighbours along one of the first two dimensions are similar: equal rows, ramps, position sinusoids.
 
-    Von Neumann's ratio of squared differences of neighbours to twice the variance is near 1 for units in no order.
+    Von Neumann's ratio, squared differences of neighbours over twice the variance, is near 1 for unordered units.
     """
     x = x[tuple(slice(_CORNER) for _ in x.shape)].double()
     for dim in [d for d, n in enumerate(x.shape) if n > 1][:2]:
@@ -278,20 +278,20 @@ def _norm(x: Tensor) -> float:
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Tensors of one shape, flat, piece by piece: what is computed of their entries needs little memory."""
+    """Tensors of one shape, flattened, in pieces, so that computing on their entries needs little memory."""
     flat = tuple(x.flatten() for x in tensors)
     return iter([flat]) if flat[0].numel() <= _PIECE else zip(*(x.split(_PIECE) for x in flat))
 
 
 def row_pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Tensors of one shape as rows ``(n, rest)``, some rows at a time; a vector is one row."""
+    """Tensors of one shape as rows ``(n, rest)``, a few rows at a time; a vector is one row."""
     rows = [x.reshape(1, -1) if x.ndim < 2 else x.flatten(1) for x in tensors]
     return zip(*(x.split(max(1, _PIECE // x.shape[1])) for x in rows))
 
 
 def _top(x: Tensor, count: int) -> Tensor:
-    """The largest entries, in no order."""
+    """The largest entries, unordered."""
     least = len(x) - count
     if least <= 0:
         return x
-    return torch.from_numpy(np.partition(x.numpy(), least)[least:].copy())  # a view would keep all in memory
+    return torch.from_numpy(np.partition(x.numpy(), least)[least:].copy())  # a view would keep everything in memory

@@ -1,4 +1,4 @@
-"""Grids that weights were rounded to: integers with steps of their own, float8 numbers; and zeros in a pattern."""
+"""Grids to which weights were rounded: scaled integers, float8 numbers; and zeros in a pattern."""
 
 from collections.abc import Callable, Collection
 
@@ -10,7 +10,7 @@ from ..._words import counted
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import transform
 
-_BITS = (2, 3, 4, 5, 6, 8)  # the coarse grid first: its levels are among those of a finer one
+_BITS = (2, 3, 4, 5, 6, 8)  # coarse grids first: their levels are also levels of finer ones
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _EQUAL = 1e-5  # relative deviation of a number from one of a grid
 _OFF = 0.02  # of a step: how far a value may lie from its level
@@ -24,12 +24,12 @@ _GROUPS = (128, 64, 32, 16)  # entries that share a step, where rows do not
 _MOST = 1 << 18  # entries that are looked at
 _FEW = 8  # pieces that are looked at first
 SPARSE = "2:4, two of every four neighbours in a row"
-_EXACTLY = 0.9  # share of fours of which exactly two are zero, where more are by chance or were before
-_SHARED, _ENTRIES = 8, 64  # entries that share a step, and all of them, below which any values may fit
+_EXACTLY = 0.9  # share of groups of four with exactly two zeros; more may occur by chance or from before
+_SHARED, _ENTRIES = 8, 64  # entries per step, and in total, below which any values might fit
 
 
 def quantised(sym: Symmetry, states: tuple[State, State], g: Transformation, names: Collection[str]) -> list[str]:
-    """What of the second network are the first's tensors moved by ``g`` and quantised, in words, each with a count."""
+    """The second network's tensors that are the first's, moved by ``g`` and quantised: counts in words."""
     found: dict[str, int] = {}
     for name in sym.layouts.keys() & names:
         y = states[1][name].detach()
@@ -43,10 +43,10 @@ def quantised(sym: Symmetry, states: tuple[State, State], g: Transformation, nam
 
 
 def grid(x: Tensor, y: Tensor) -> str:
-    """The grid that ``y`` lies on and ``x`` was rounded to, in words; empty where there is none.
+    """The grid on which ``y`` lies and to which ``x`` was rounded, in words; empty if there is none.
 
-    Steps and scales are the largest absolute value, or the range, divided by the largest integer or float8 number: of
-    the whole tensor, of each row, of each column, or of groups of entries along the rows. Float8 may have no scale.
+    Steps and scales are the largest absolute value, or the range, divided by the largest integer or float8 number; for
+    the whole tensor, each row, each column, or groups of entries along rows. Float8 may have no scale.
     """
     for format_ in _FLOAT8:
         if torch.equal(x.to(format_).to(y.dtype), y):
@@ -84,7 +84,7 @@ def _on_float8(x: Tensor, y: Tensor, format_: torch.dtype) -> bool:
 
 
 def _on_grid(x: Tensor, y: Tensor) -> str:
-    """The integers times a step of each piece, from zero or its least, to which ``x`` was rounded; empty for none."""
+    """The scaled integers, from zero or each piece's minimum, to which ``x`` was rounded, in words; empty if none."""
     low, high = y.amin(1), y.amax(1)
     gaps = y.sort(1).values.diff(dim=1)
     smallest = torch.where(gaps > 0, gaps, torch.inf).amin(1)
@@ -107,7 +107,7 @@ def _levels(x: Tensor, y: Tensor, bits: int, smallest: Tensor, ends: Tensor, cas
     zero = torch.zeros_like(low)
     steps = [(largest / n, zero) for n in (top - 1, top, top - 0.5)] + [((high - low) / (2 * top - 1), low)]
     steps += [(smallest / k, low) for k in range(1, _MISSED + 1)]
-    done = high == low  # of one value: on any grid
+    done = high == low  # a single value lies on any grid
     far, turned, whole = (torch.zeros_like(done) for _ in range(3))
     for step, offset in steps:
         step = torch.where((high - low) / step < 2 * top + _OFF, step, torch.inf)[:, None]
@@ -119,13 +119,13 @@ def _levels(x: Tensor, y: Tensor, bits: int, smallest: Tensor, ends: Tensor, cas
         turned |= fits & (y > (top - _BEYOND) * step).any(1)  # signed integers, with a step below zero
         whole |= fits & (high - low > (2 * top - 1 - _BEYOND) * step[:, 0])
         done |= fits
-    # zero points are for reaching from end to end; steps below zero bring only the largest to an end
+    # zero points reach from end to end; steps below zero bring only the largest value to an end
     zeros = bool(far.any()) or (bool(turned.any()) and bool(whole[turned].all()))
     return zeros if bool(done.all()) else None
 
 
 def two_of_four(zero: Tensor) -> bool:
-    """Whether of every four neighbours in a row two are zero, no more in most: what sparse tensor cores multiply."""
+    """Whether two of every four neighbours in a row are zero, as sparse tensor cores need, and in most no more."""
     if zero.ndim < 2 or zero.shape[1] % 4:
         return False
     count = zero.movedim(1, -1).reshape(-1, 4).sum(1)
@@ -133,5 +133,5 @@ def two_of_four(zero: Tensor) -> bool:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a number format without the package's."""
+    """The name of a number format without the package name."""
     return str(dtype).removeprefix("torch.")

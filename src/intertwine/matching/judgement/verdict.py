@@ -1,4 +1,4 @@
-"""The verdict on two networks: whether they are one, and what differs."""
+"""The verdict on two networks: whether they are the same, and what differs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,32 +14,32 @@ RELATED = "related (merged, fine-tuned)"
 DIFFERENT = "different"
 UNTOLD = "cannot be told"
 PART = "one is part of the other"
-_LISTED = 12  # tensors that a summary lists
+_LISTED = 12  # tensors listed in a summary
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Match(Result):
-    """What ``same`` found; true where the networks are one up to symmetry, no truth value where that is not known.
+    """The result of ``same``; true if the networks are the same up to symmetry; ``bool()`` raises if this is unknown.
 
     Attributes:
         verdict: One of ``SAME``, ``PART``, ``RELATED``, ``DIFFERENT``, ``UNTOLD`` and ``APART``, "not comparable".
-        residual: Share of the weights that is not explained after matching, the root mean square sine of the angle
-            between tensors in balanced coordinates: 0 for one network, 1 for orthogonal ones; infinity for other
-            architectures.
-        deviation: Relative deviation that 99.9 % of single weights stay below.
+        residual: Share of the weights left unexplained by matching: the root mean square sine of the angles between
+            tensors in balanced coordinates. It is 0 for the same network, 1 for orthogonal ones, and infinity for
+            different architectures.
+        deviation: Relative deviation below which 99.9 % of single weights stay.
         precision: Coarsest precision that a copy needs to have gone through to explain the deviation, or ``None``.
-        chance: Residual that networks with the same statistics but unrelated units leave, where it was needed for the
-            verdict; else ``None``.
-        reason: The verdict's ground, in words.
+        chance: Residual left by networks with the same statistics but unrelated units, if the verdict needed it;
+            else ``None``.
+        reason: The ground of the verdict, in words.
         moved: Whether units of ``a`` must be permuted or rescaled, or its bases changed, to agree with ``b``.
-        differing: Tensors that differ by more than rounding once ``a`` is moved, each with ``|b - a| / |a|``, a gain
-            and the maps that it may be folded into in balance; infinity for one that only one network has, or that has
-            another shape. Batch norms count as the affine maps that they are in eval mode, under the names of their
-            gain and bias. Empty for networks that are the same, and for other architectures.
-        transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
-            part of the saved result: use its own ``save``. It moves ``a``, whatever the code of ``b``;
-            ``fold(a, x).model`` where both were folded.
-        correspondence: Which entries of ``b`` are which of ``a``, where their code or names differ; not saved.
+        differing: Tensors that differ by more than rounding once ``a`` is moved, each with ``|b - a| / |a|`` (gains,
+            and maps that they may be folded into, in balance); infinity for a tensor that only one network has, or that
+            has another shape. Batch norms count as their eval-mode affine maps, under the names of their gain and
+            bias. Empty for networks that are the same, and for different architectures.
+        transformation: The element that brings ``a`` closest to ``b``, or ``None`` for different architectures. It is
+            not part of the saved result: use its own ``save``. It moves ``a``, whatever the code of ``b``, or
+            ``fold(a, x).model`` if both were folded.
+        correspondence: The entries of ``a`` and ``b`` that correspond, if code or names differ; not saved.
     """
 
     verdict: str
@@ -54,15 +54,15 @@ class Match(Result):
     correspondence: Correspondence | None = field(default=None, metadata=UNSAVED)
 
     def __bool__(self) -> bool:
-        if self.verdict in (APART, UNTOLD):  # an unknown is not a no
+        if self.verdict in (APART, UNTOLD):  # unknown is not no
             raise ValueError(
-                f"a and b must be known to be one network or not, to be true or false. Got {self.verdict!r}: "
+                f"verdict must be decided for a match to be true or false. Got {self.verdict!r}: "
                 f"{self.reason}. Read .verdict instead."
             )
         return self.verdict == SAME
 
     def summary(self) -> str:
-        """The verdict with its ground, and a line for every tensor that differs, of many those that differ most."""
+        """The verdict with its ground, and a line for every tensor that differs (if many, those that differ most)."""
         shown = list(self.differing.items())
         more = len(shown) - _LISTED
         if more > 0:
@@ -75,6 +75,6 @@ class Match(Result):
         return "\n".join([f"{verdict}: {self.reason}", *lines])
 
     def _rows(self) -> list[dict[str, Any]]:
-        """One row; tensors that differ are named in one string."""
+        """One row; the tensors that differ are named in one string."""
         row = {name: value for name, value in self.to_dict().items() if name != "networks"}
         return [{**row, "differing": ", ".join(self.differing)}]

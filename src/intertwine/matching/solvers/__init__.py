@@ -26,7 +26,7 @@ METHODS: dict[str, Solver] = {
 
 
 def solver_named(method: str | Solver) -> Solver:
-    """The solver of a name, ``ValueError`` if there is none; a solver is its own."""
+    """The solver of a name, or a ``ValueError`` if there is none; a solver is returned as it is."""
     if not isinstance(method, str):
         return method
     if method not in METHODS:

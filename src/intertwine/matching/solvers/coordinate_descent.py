@@ -2,10 +2,10 @@
 
 Git Re-Basin's weight matching (Ainsworth, Hayase and Srinivasa 2023, algorithm 1) for every space of a symmetry.
 Differs from the paper: scales and general bases are removed first, signs are found with the assignment, linear spaces
-take the closest rotation, the units inside a unit (a head's dimensions, a group's channels) are matched with it, there
-are better starts than the identity, and what was found is shaken: one space is shuffled, the descent goes on, and the
-end is kept where it is better (iterated local search; Lourenço, Martin and Stützle 2003). Where streams rotate, starts
-are cooled instead: gains get noise that falls sweep by sweep.
+take the closest rotation, the units inside a unit (a head's dimensions, a group's channels) are matched with it, and
+there are better starts than the identity. The result is then shaken: one space is shuffled, the descent continues, and
+the end is kept if it is better (iterated local search; Lourenço, Martin and Stützle 2003). If streams rotate, starts
+are annealed instead: gains get noise that falls sweep by sweep.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,30 +27,30 @@ from .solver import Findings, Solver
 from .steps import best_parts, best_signs, nested_step, outwards, profiles
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
-_COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find
+_COPY = 1e-6  # relative distance from the largest possible objective, |a| |b|, at which the search is done
 _LARGE = 6_000_000  # weights
 _SETTLING = 6  # sweeps after a shake
-_COOLING, _HEAT = 40, 1.0  # sweeps of falling noise, and its deviation at first, in deviations of the gains
-_TURNS = 1e-5  # relative gain of a sweep where streams rotate: what sweeps gain later lowers no barrier
+_COOLING, _HEAT = 40, 1.0  # sweeps of falling noise, and its initial deviation, in deviations of the gains
+_TURNS = 1e-5  # relative gain per sweep with rotating streams: smaller gains lower no barrier
 _NEARLY = 1e-3  # share of the objective that a copy in another basis may still miss when sweeps gain less than that
-_STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the identity than this do not turn
+_STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the identity than this count as none
 
 
 @dataclass(frozen=True)
 class CoordinateDescent(Solver):
-    """Maximises ``Σ <a, g b>`` in balanced coordinates, one space after another.
+    """Coordinate descent: maximises ``Σ <a, g b>`` in balanced coordinates, one space after another.
 
     Attributes:
         restarts: Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that
-            order where spaces form a tree, else the other way round), the identity, then random elements. By default
-            two, or one for networks of more than 6 million weights, for state dicts, and where streams rotate: each is
-            the one of similar profiles there, cooled with other noise. A start that ends in a copy of ``a`` is the last
-            one: nothing can be better.
+            order if spaces form a tree, else in reverse), the identity, then random elements. The default is two, but
+            one for networks of more than 6 million weights, for state dicts, and if streams rotate; then each start has
+            similar profiles, annealed with other noise. A start that ends in a copy of ``a`` is the last one, since
+            nothing can be better.
         shakes: How often the best end is shaken; by default 40 times, 4 for networks of more than 6 million weights,
             state dicts and networks whose streams rotate not at all.
         sweeps: Largest number of sweeps over all spaces.
-        tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes. Where streams
-            rotate, which never quite ends, at least 1e-5.
+        tolerance: Relative gain of a sweep below which the search ends; with 0, only when nothing changes. With
+            rotating streams, whose search never quite ends, at least 1e-5.
         fast: Whether to use the assignment of the extra ``[fast]``.
     """
 
@@ -85,7 +85,7 @@ class CoordinateDescent(Solver):
 
 
 class Descent(NamedTuple):
-    """Where coordinate descent ended."""
+    """The end of a coordinate descent."""
 
     g: Transformation  # The element
     history: tuple[float, ...]  # The objective at the start and after every sweep
@@ -98,7 +98,7 @@ def search(
     starts: Iterable[Transformation],
     enough: float = _COPY,
 ) -> tuple[Descent, tuple[float, ...]]:
-    """The best end of several starts, up to one ``enough`` near the largest objective, and the objective of each."""
+    """The best end of several starts, stopping once one is near ``enough`` to the optimum; and each objective."""
     restarts, shakes = options.restarts or 1, options.shakes or 0
     generator = torch.Generator().manual_seed(seed)
     found: list[Descent] = []
@@ -115,7 +115,7 @@ def search(
 
 
 def starts_of(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation]:
-    """Two starts from the weights, the identity, and random elements."""
+    """Starts: two from the weights, the identity, and random elements."""
     first = profiles(stated, fast)
     if _is_tree(stated):
         yield from sorted((first, outwards(stated, fast)), key=stated.objective, reverse=True)
@@ -128,10 +128,10 @@ def starts_of(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation
 
 
 def cooled(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation]:
-    """Where sweeps lead from similar profiles while gains have noise that falls, each time other noise.
+    """Ends of annealed sweeps from similar profiles: gains have noise that falls, and differs each time.
 
-    The objective of networks whose streams rotate has many optima of much the same height. Noise leads over the ridges
-    between them, and to optima that hold under it: the barrier is lower there than at others of that height.
+    With rotating streams the objective has many optima of about the same height. Noise leads across the ridges between
+    them, to optima that are stable under it: their barrier is lower than that of other optima of the same height.
     """
     start, free = profiles(stated, fast), single_spaces(stated.sym)
     for number in count():
@@ -148,7 +148,7 @@ def cooled(stated: Problem, seed: int, fast: bool) -> Iterator[Transformation]:
 
 
 def _draw(kept: Costs, space: Space, heat: float, generator: torch.Generator, fast: bool) -> None:
-    """Move one space to an assignment that is best under noise of so many deviations of the gains."""
+    """Move one space to the best assignment under noise of ``heat`` deviations of the gains."""
     if here := kept.of(space.name):
         gain, choose = best_signs(here, space.group.signs)
         noise = torch.randn(gain.shape, generator=generator).to(gain)
@@ -158,7 +158,7 @@ def _draw(kept: Costs, space: Space, heat: float, generator: torch.Generator, fa
 
 
 def _is_tree(stated: Problem) -> bool:
-    """Whether no two spaces are joined in two ways, as layers in a chain are not and residual streams are."""
+    """Whether no two spaces are joined in two ways, which holds for layers in a chain but not for residual streams."""
     together = Joined(s.name for s in stated.sym.spaces)
     for layout in stated.sym.layouts.values():
         if len(together.parts(layout.spaces)) < len(layout.spaces):
@@ -173,7 +173,7 @@ def _slack(stated: Problem) -> float:
 
 
 def _copied(stated: Problem, value: float, enough: float = _COPY) -> bool:
-    """Whether nothing is left to find."""
+    """Whether the objective is that of a copy, so that nothing is left to find."""
     return value >= (1 - enough) * stated.size
 
 
@@ -188,16 +188,16 @@ def descend(
     options: CoordinateDescent = _DEFAULTS,
     shakes: int = 0,
 ) -> Descent:
-    """Solve one space after another, in random order or as they come, until none is improved, from scratch too."""
+    """Solve space after space, in random or given order, until none improves, even with costs from scratch."""
     kept = Costs(stated, start)
     history = [kept.value]
-    # Bases turn by what rounding leaves of rotations, sweep by sweep: there what is found from scratch counts.
+    # Bases rotate a little by rounding in every sweep: there only values computed from scratch count.
     rigid = not any(space.group.mixes for space in stated.sym.spaces)
     again = False
     for number in range(options.sweeps):
         turned = _sweep(kept, generator, options.fast, nested_first=not number)
         gained = kept.value - history[-1]
-        # turns gain less than rounding in the end and go on for long: a tolerance alone ends them
+        # rotations end up gaining less than rounding but go on for long: only a tolerance ends them
         turning = turned and not options.tolerance
         settled = not kept.dirty or (not turning and gained <= options.tolerance * abs(kept.value))
         history.append(kept.value)
@@ -211,7 +211,7 @@ def descend(
         if again or kept.fresh:
             break
         again = True
-        kept.refresh()  # what was tracked must hold from scratch before this counts as converged
+        kept.refresh()  # tracked costs must hold from scratch before this counts as converged
         if rigid and kept.value < max(history[0], history[-1]) - _slack(stated):
             raise RuntimeError(
                 f"objective must not fall. Got {kept.value:.12g} after {history[-1]:.12g}: report this network."
@@ -223,12 +223,12 @@ def descend(
 
 
 def default(stated: Problem, seed: int, fast: bool = False) -> Transformation:
-    """Where a short descent by weights ends: what every other solver's end is compared with."""
+    """The end of a short descent by weights, with which every other solver's end is compared."""
     return descend(stated, profiles(stated, fast), torch.Generator().manual_seed(seed), _SHORT).g
 
 
 def _sweep(kept: Costs, generator: torch.Generator | None, fast: bool, nested_first: bool = False) -> bool:
-    """Solve every space whose costs changed, in random order or as they come; tell whether a basis turned."""
+    """Solve every space whose costs changed, in random or given order; returns whether a basis rotated."""
     turned = False
     for space in _waiting(kept, generator, nested_first):
         turned |= _improve(kept, space, fast)
@@ -236,10 +236,10 @@ def _sweep(kept: Costs, generator: torch.Generator | None, fast: bool, nested_fi
 
 
 def _waiting(kept: Costs, generator: torch.Generator | None, nested_first: bool) -> Iterator[Space]:
-    """The spaces whose costs changed when their turn comes, each of which counts as solved then.
+    """The spaces whose costs have changed when their turn comes; each then counts as solved.
 
-    Starts leave heads, experts and what lies inside them in place. Those come first in the first sweep: the signs of a
-    stream, which a start found, would otherwise be solved anew against heads in no order, and lost.
+    Starts leave heads, experts and their inner spaces in place. These come first in the first sweep; otherwise the
+    signs of a stream, which a start found, would be solved anew against unordered heads, and lost.
     """
     order = spaces = list(kept.problem.sym.spaces)
     if generator is not None:
@@ -253,7 +253,7 @@ def _waiting(kept: Costs, generator: torch.Generator | None, nested_first: bool)
 
 
 def _shaken(kept: Costs, generator: torch.Generator | None, fast: bool) -> None:
-    """Shuffle one space and descend again; go back where that did not help."""
+    """Shuffle one space and descend again; go back if that did not help."""
     spaces = [s for s in kept.problem.sym.spaces if s.group.permutes and not s.parents and s.size > 1]
     if not spaces:
         return
@@ -261,7 +261,7 @@ def _shaken(kept: Costs, generator: torch.Generator | None, fast: bool) -> None:
     space = spaces[int(torch.randint(len(spaces), (), generator=generator))]
     step = with_parts(kept.still, space.name, permutation=torch.randperm(space.size, generator=generator))
     kept.move(step, kept.gain(step))
-    kept.dirty.discard(space.name)  # the others settle first, or this one would only go back
+    kept.dirty.discard(space.name)  # the others settle first, or this one would just go back
     for _ in range(_SETTLING):
         value = kept.value
         turned = _sweep(kept, generator, fast)
@@ -278,7 +278,7 @@ def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
 
 
 def _improve(costs: Costs, space: Space, fast: bool) -> bool:
-    """Move one space, and what lies inside it, if that raises the objective; tell whether a basis turned."""
+    """Move one space and its inner spaces if that raises the objective; returns whether a basis rotated."""
     outer = any(space.name in s.parents for s in costs.problem.sym.spaces)
     steps = [step_of(costs, space, fast)]
     if outer:
@@ -288,7 +288,7 @@ def _improve(costs: Costs, space: Space, fast: bool) -> bool:
     gains = [0.0 if stay else costs.gain(step) for stay, step in zip(stays, steps)]
     best = max(range(len(steps)), key=lambda k: gains[k])
     turns = space.group.mixes and not stays[best]
-    # what a small turn gains is below rounding
+    # the gain of a small rotation is below rounding
     if gains[best] > (-1 if turns else 1e-3) * _slack(costs.problem):
         costs.move(steps[best], gains[best])
     return turns

@@ -1,10 +1,10 @@
-"""Alignment learned on the loss of mixtures: bases by gradient, assignments solved again from the moved weights.
+"""Alignment learned on the loss of mixtures: bases by gradient, assignments re-solved from the moved weights.
 
-From the alignment by weights on, rotations, general bases and scales are exponentials whose logarithms are learned in
-one cycle on the loss of random points of the line. A step turns every plane by much the same angle: it is about the
-orthogonal factor of the averaged gradient (Muon; of a diagonal matrix, its signs). Every fifty steps the element so far
-becomes the base of a new chart, and the units of permuted spaces are assigned anew to those of ``a``. Permutations that
-are learned as latent matrices (the straight-through estimator) wander instead.
+Starting from the alignment by weights, rotations, general bases and scales are exponentials. Their logarithms are
+learned in one cycle on the loss at random points of the line. A step turns every plane by about the same angle: it is
+close to the orthogonal factor of the averaged gradient (Muon; for a diagonal matrix, its signs). Every fifty steps the
+current element becomes the base of a new chart, and the units of permuted spaces are reassigned to those of ``a``.
+Permutations learned as latent matrices (the straight-through estimator) drift instead.
 
 References:
     - K. Jordan et al. Muon: An optimizer for hidden layers in neural networks. 2024.
@@ -38,27 +38,27 @@ from .solver import Findings, Solver
 from .straight_through import Mixture, transformed
 
 _POINTS = (0.25, 0.5, 0.75)
-_MIXTURES = (0.35, 0.65)  # between which ``t`` is drawn
-_WARM = 0.1  # share of the steps in which the rate rises
+_MIXTURES = (0.35, 0.65)  # range from which ``t`` is drawn
+_WARM = 0.1  # share of the steps during which the rate rises
 _MOMENTUM = 0.9
-_POLAR = (3.4445, -4.7750, 2.0315)  # Muon's odd polynomial: five turns of it bring singular values to about 1
-_FALLS = 5  # times a search goes back to its best element; at the next one it ends
-_CONDITION = 1e6  # of a basis, beyond which single precision keeps nothing of it
+_POLAR = (3.4445, -4.7750, 2.0315)  # Muon's odd polynomial: five iterations bring singular values to about 1
+_FALLS = 5  # times a search returns to its best element before it ends
+_CONDITION = 1e6  # condition number beyond which single precision keeps no digit of a basis
 
 
 @dataclass(frozen=True)
 class Learned(Solver):
-    """Minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on batches of real inputs.
+    """Learned alignment: minimises the loss of the networks ``(1 - t) a + t g b`` for random ``t``, on real inputs.
 
     Attributes:
         steps: Steps of the search, one batch each.
-        rate: How far logarithms move in a step where the one cycle is highest. A step then turns the planes of a
-            rotation by about 1.75 times as many radians, most of them by 1.4 to 2.2 times as many.
-        every: Steps after which assignments are solved again and the barrier is measured on the held-out batch.
-        loss: ``loss(output, batch)`` of a batch. By default the cross-entropy of its labels, or of the mean softmax of
-            both networks where it has none.
-        checkpoint: A ``.safetensors`` file that is written at every measurement, and from which a search that was
-            broken off goes on, to the same end. It is of one pair of networks, one seed and these options.
+        rate: How far logarithms move in a step at the peak of the one-cycle schedule. A step then turns the planes of
+            a rotation by about 1.75 times this many radians, most of them by 1.4 to 2.2 times.
+        every: Steps after which assignments are re-solved and the barrier is measured on the held-out batch.
+        loss: ``loss(output, batch)`` of a batch. By default, the cross-entropy with its labels, or with the mean
+            softmax of both networks if it has none.
+        checkpoint: A ``.safetensors`` file that is written at every measurement, from which an interrupted search
+            resumes, with the same end. It belongs to one pair of networks, one seed and these options.
     """
 
     name: ClassVar[str] = "learned"
@@ -78,13 +78,13 @@ class Learned(Solver):
             raise ValueError(f"checkpoint must end in .safetensors. Got {str(self.checkpoint)!r}.")
 
     def search(self, networks: Networks) -> Findings:
-        """The element of the lowest barrier on the held-out batch, which is the loader's first.
+        """The element with the lowest barrier on the held-out batch, which is the loader's first.
 
-        Every pass takes the batches in the same order, also where the loader shuffles by torch's global random numbers,
-        so that no step sees what is held out. (A loader that shuffles by a generator of its own does not hold to that.)
+        Every pass takes the batches in the same order, even if the loader shuffles with torch's global random numbers,
+        so that no step sees the held-out batch. (A loader that shuffles with its own generator breaks this.)
         """
         stated, sym, state = networks.stated, networks.sym, tensors_of(networks.b)
-        to = admissible(sym, stated.to_a, tensors_of(networks.a))  # where scales and bases are in balance
+        to = admissible(sym, stated.to_a, tensors_of(networks.a))  # with scales and bases in balance
         start = to @ stated.lift(CoordinateDescent().search(networks).found[0])
         course = _Course(self, replace(networks, a=sym.act(to, networks.a)), start)
         course.run()
@@ -97,19 +97,19 @@ class Learned(Solver):
 
 @dataclass(eq=False)
 class _Standing:
-    """Where a search stands: enough to go on to the same end."""
+    """The state of a search: enough to resume it with the same end."""
 
     base: Transformation  # Of the chart
-    best: Transformation  # The element of the lowest barrier that was seen
+    best: Transformation  # The element with the lowest barrier so far
     history: tuple[float, ...] = ()  # The barrier on the held-out batch at the start and after every round
     step: int = 0
-    falls: tuple[int, ...] = ()  # The steps by which a search had to go back
+    falls: tuple[int, ...] = ()  # The steps at which the search had to go back
     momenta: Mapping[str, Tensor] = field(default_factory=dict)
     of: str = ""  # A hash of the networks, the seed and the options
 
 
 class _Course:
-    """A search on its way: where it stands, and logarithms in its chart."""
+    """A running search: its state, and the logarithms in its chart."""
 
     def __init__(self, options: Learned, networks: Networks, start: Transformation) -> None:
         self.options, self.networks, self.sym = options, networks, networks.sym
@@ -131,9 +131,9 @@ class _Course:
         self.at.momenta = {name: torch.zeros_like(log) for name, log in self.logs.items()}
 
     def run(self) -> None:
-        """Learn, from where the checkpoint stands if there is one."""
+        """Learn, resuming from the checkpoint if there is one."""
         file = None if self.options.checkpoint is None else Path(self.options.checkpoint)
-        self.at.history = (self.barrier(self.at.base),)  # the losses of the ends are those of the start, also later
+        self.at.history = (self.barrier(self.at.base),)  # the losses of the ends stay those of the start
         if file is not None and file.exists():
             if (known := read_value(file, _Standing)).of != self.at.of:
                 raise ValueError(
@@ -166,11 +166,11 @@ class _Course:
             return self.mixture.above(transformed(self.sym, g, self.mixture.b), self.held, _POINTS)
 
     def _round(self, batches: Iterator[Any]) -> bool:
-        """Steps in one chart, then the base of the next one; tell whether losses, gradients and bases stayed good."""
+        """Take the steps of one chart and set the next base; returns whether losses, gradients and bases stayed good."""
         near, good = transformed(self.sym, self.at.base, self.mixture.b), True
         for batch in islice(batches, min(self.options.every, self.options.steps - self.at.step)):
             self.at.step += 1
-            good = good and self._move(near, batch)  # after a bad step batches are only read, so that steps count them
+            good = good and self._move(near, batch)  # after a bad step, batches are only read, to keep the count
         if not good:
             return False
         with torch.no_grad():
@@ -184,7 +184,7 @@ class _Course:
         return True
 
     def _move(self, near: dict[str, Tensor], batch: Any) -> bool:
-        """One step; tell whether the loss and its gradients were finite."""
+        """Take one step; returns whether the loss and its gradients were finite."""
         low, high = _MIXTURES
         generator = torch.Generator().manual_seed(mixed(self.networks.seed, "ratio", self.at.step))
         ratio, batch = low + (high - low) * float(torch.rand((), generator=generator)), self.mixture.labelled(batch)
@@ -202,14 +202,14 @@ class _Course:
         return True
 
     def _fall(self) -> None:
-        """Go back to the best element, with nothing of the way that led astray."""
+        """Go back to the best element, forgetting the path that led astray."""
         self.at.falls, self.at.base = (*self.at.falls, self.at.step), self.at.best
         with torch.no_grad():
             for x in chain(self.logs.values(), self.at.momenta.values()):
                 x.zero_()
 
     def _rate(self) -> float:
-        """The rate of this step in one cycle, halved at every fall: a straight line up, half a cosine down."""
+        """The one-cycle rate of this step, halved at every fall: a linear rise, then half a cosine down."""
         done = self.at.step / self.options.steps
         share = done / _WARM if done < _WARM else (1 + math.cos(math.pi * (done - _WARM) / (1 - _WARM))) / 2
         return self.options.rate * share / 2 ** len(self.at.falls)
@@ -224,14 +224,14 @@ class _Course:
                 continue
             if group.is_orthogonal:
                 x = x - x.mT
-            if name in self.ones:  # a generator that turns the vector of ones to zero
+            if name in self.ones:  # a generator that maps the vector of ones to zero
                 x = x - x.mean(-1, keepdim=True)
                 x = x - x.mean(-2, keepdim=True)
             g = with_parts(g, name, linear=torch.matrix_exp(x))
         return g
 
     def _assign(self) -> None:
-        """Units of permuted spaces assigned to those of ``a`` by the inner products of their weights now."""
+        """Reassign units of permuted spaces to those of ``a`` by the inner products of their current weights."""
         free, near = searched(self.sym, {"permutation"}), transformed(self.sym, self.at.base, self.mixture.b)
         ours = {n: self.mixture.a[n].to(near[n].dtype) for n in free.layouts if n in near}
         costs = Costs(Problem.plain(free, ours, {n: near[n] for n in ours}, self.sym), identity(free))
@@ -243,16 +243,16 @@ class _Course:
         self.at.base = within(costs.g, self.sym) @ self.at.base
 
     def _batches(self) -> Iterator[Any]:
-        """The batches of a pass, in one order: what the first one holds out comes in no other."""
+        """The batches of a pass, in one order, so that held-out examples occur in no other batch."""
         return self.mixture.usable(repeatable(self.networks.loader or (), mixed(self.networks.seed, "order")))
 
     def _stream(self) -> Iterator[Any]:
-        """Batches without end, the held-out one left out where there are others."""
+        """Endless batches, without the held-out one if there are others."""
         return chain.from_iterable(islice(self._batches(), self.skipped, None) for _ in count())
 
 
 def _polar(x: Tensor) -> Tensor:
-    """About the orthogonal factor of each matrix, by products alone; directions without a gradient are left alone."""
+    """The approximate orthogonal factor of each matrix, by products alone; directions without gradient stay."""
     a, b, c = _POLAR
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + torch.finfo(x.dtype).tiny)
     for _ in range(5):

@@ -2,20 +2,20 @@
 
 A space with signs has one matrix for every pattern of parities in which its signs reach a tensor: ``P`` where no sign
 does, and ``diag(s) P`` where one does. They are relaxed together: the entries of ``diag(s) P`` may shrink below those
-of ``P``. Orthogonal matrices are relaxed to contractions. With all cost matrices being gradients, the linear problem
-at a point is one assignment (or one singular value decomposition) for each space. What is reached is rounded at the
-end, and coordinate descent polishes it.
+of ``P``. Orthogonal matrices are relaxed to contractions. Since all cost matrices are gradients, the linear problem at
+a point is one assignment (or one singular value decomposition) for each space. The result is rounded at the end and
+polished by coordinate descent.
 
-Frank-Wolfe (Crisostomi et al. 2024, "C²M³", algorithm 1, for two networks) goes towards the element that is best for
-the linearised objective, so that all spaces move together, by the length that is best along the way, where the
-objective is a polynomial. Differs from the paper: starts besides the identity (the mean of all permutations, and
-similar weight profiles), signs and rotations are relaxed too, and the result is polished.
+Frank-Wolfe (Crisostomi et al. 2024, "C²M³", algorithm 1, for two networks) moves towards the element that is best for
+the linearised objective, so that all spaces move together. Along the way the objective is a polynomial, and the step
+has its best length. Differs from the paper: there are other starts besides the identity (the mean of all permutations,
+and similar weight profiles), signs and rotations are relaxed too, and the result is polished.
 
 Sinkhorn re-basin (Guerrero Peña et al. 2023): every space has a matrix of scores ``X``; ``P = Sinkhorn(X / τ)`` is
 doubly stochastic, and ``Σ <a, P b>`` is maximised by Adam. The backward pass does not unroll the iterations: it solves
 the linear system of the fixed point (implicit differentiation; Luise et al. 2018; Eisenberger et al. 2022). Differs
-from the paper: float64 in the log domain with a stopping rule instead of a fixed number of iterations, the temperature
-falls during the ascent, signs and rotations are learned too, and coordinate descent polishes the result.
+from the paper: the iteration runs in float64 in the log domain with a stopping rule instead of a fixed count, the
+temperature falls during the ascent, signs and rotations are learned too, and coordinate descent polishes the result.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _ITERATIONS = 200
 
 
 def of_element(stated: Problem, g: Transformation) -> Soft:
-    """The matrices of a hard element, on the device and in the precision of the problem."""
+    """The matrices of a hard element, with the device and precision of the problem."""
     like = {(name, m.row): stated.a[m.tensor] for name, members in stated.members.items() for m in members}
     return {
         (name, row): g[name].matrix(Representation(sign=row, variance=1)).to(x.new_zeros(()))
@@ -107,7 +107,7 @@ def vertex(stated: Problem, costs: Soft, fast: bool = False) -> Transformation:
 
 @dataclass(frozen=True)
 class FrankWolfe(Solver):
-    """Maximises ``Σ <a, g b>`` in balanced coordinates, all spaces at once.
+    """Frank-Wolfe: maximises ``Σ <a, g b>`` in balanced coordinates, all spaces at once.
 
     Attributes:
         restarts: Number of starts, up to three: the mean of all elements, similar weight profiles, the identity.
@@ -144,7 +144,7 @@ class FrankWolfe(Solver):
         return Findings(stated.sym, stated.objective, (best, start), stated.lift, history, reached)
 
     def _from(self, stated: Problem, soft: Soft, seed: int) -> tuple[Transformation, tuple[float, ...]]:
-        """The element that one start leads to when the objective hardly rises, and the objective along the way."""
+        """The element at which the objective stops rising from one start, and the objective along the way."""
         history: list[float] = []
         degree = max((len(m.block.leaves) for members in stated.members.values() for m in members), default=1)
         for _ in range(self.steps):
@@ -160,7 +160,7 @@ class FrankWolfe(Solver):
 
 
 def _line_search(stated: Problem, x: Soft, y: Soft, start: float, degree: int) -> tuple[float, float]:
-    """The ratio in [0, 1] of the largest objective between two soft elements, a polynomial, and the gain there."""
+    """The ratio in [0, 1] with the largest objective (a polynomial) between two soft elements, and the gain there."""
     points = torch.linspace(0, 1, degree + 1, dtype=torch.float64)
     with torch.no_grad():
         values = [start, *(float(objective(stated, mixed(x, y, float(r)))) for r in points[1:])]
@@ -174,7 +174,7 @@ def _line_search(stated: Problem, x: Soft, y: Soft, start: float, degree: int) -
 
 @dataclass(frozen=True)
 class Sinkhorn(Solver):
-    """Maximises ``Σ <a, g b>`` in balanced coordinates by gradient ascent through doubly stochastic matrices.
+    """Sinkhorn: maximises ``Σ <a, g b>`` in balanced coordinates by gradient ascent through doubly stochastic matrices.
 
     Attributes:
         steps: Steps of Adam.
@@ -182,7 +182,7 @@ class Sinkhorn(Solver):
         temperature: Temperature of the last step; it falls geometrically.
         first_temperature: Temperature of the first step.
         polish: Whether coordinate descent follows.
-        fast: Whether to use the assignment of the extra ``[fast]`` where scores are rounded.
+        fast: Whether to use the assignment of the extra ``[fast]`` when scores are rounded.
     """
 
     name: ClassVar[str] = "sinkhorn"
@@ -209,7 +209,7 @@ class Sinkhorn(Solver):
         return Findings(stated.sym, stated.objective, (g, start), stated.lift, (*history, stated.objective(g)))
 
     def _ascended(self, stated: Problem, generator: torch.Generator) -> tuple[Soft, list[float]]:
-        """The soft element that ascent from about the mean of all reaches, and the objective at every step."""
+        """The soft element reached by ascent from near the mean of all elements, and the objective at every step."""
         scores = _first_scores(stated, generator)
         size = sum(float(x.double().square().sum()) for x in stated.a.values())
         history, soft = list[float](), of_element(stated, identity(stated.sym))
@@ -229,7 +229,7 @@ class Sinkhorn(Solver):
 
 
 def _rounded(solver: FrankWolfe | Sinkhorn, stated: Problem, soft: Soft, generator: torch.Generator) -> Transformation:
-    """The hard element that is closest to a soft one, polished by coordinate descent if that is asked for."""
+    """The hard element closest to a soft one, polished by coordinate descent if the solver asks for it."""
     g = vertex(stated, soft, solver.fast)
     return descend(stated, g, generator, CoordinateDescent(fast=solver.fast)).g if solver.polish else g
 
@@ -238,7 +238,7 @@ def sinkhorn(scores: Tensor) -> Tensor:
     """The doubly stochastic matrix ``P = diag(u) exp(X) diag(v)``, ``(..., n, n)``, of float64 scores; differentiable.
 
     Rows and columns are normalised in turn in the log domain until all sums are 1 to 1e-6. The gradient is that of the
-    fixed point: with ``G`` the incoming one, ``P ∘ (G - α 1^T - 1 β^T)`` where ``α`` and ``β`` solve
+    fixed point: for an incoming gradient ``G``, ``P ∘ (G - α 1^T - 1 β^T)`` where ``α`` and ``β`` solve
     ``α + P β = (P ∘ G) 1`` and ``P^T α + β = (P ∘ G)^T 1``.
     """
     return _FixedPoint.apply(scores)

@@ -1,8 +1,8 @@
-"""Alignment by what units do, alone or with their weights: units that respond alike, or are on for the same inputs.
+"""Alignment by unit responses, alone or with weights: units that respond alike, or are on for the same inputs.
 
-Covariances of hidden features are streamed once over the data; after that no model runs. Where Li et al. (2015) and Git
-Re-Basin match one layer at a time by hand-written rules, the layouts of features say where spaces act. How alike
-channels and weights are is maximised by coordinate descent, in which likenesses are tensors beside the weights.
+Covariances of hidden features are streamed once over the data; after that no model runs. Li et al. (2015) and Git
+Re-Basin match one layer at a time by hand-written rules; here the layouts of features say where spaces act. The
+similarity of channels and weights is maximised by coordinate descent, with similarities as tensors beside the weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,24 +27,24 @@ from ..element_fit.refit import Fit, log_scales
 from .coordinate_descent import CoordinateDescent, Descent, default, descend
 from .solver import Findings, Solver
 
-_AT_ONCE = 1 << 20  # examples and positions whose agreements are exact in float32
+_AT_ONCE = 1 << 20  # examples and positions whose agreement counts are exact in float32
 _EXAMPLES = 4
-_FEWEST = 32  # examples and positions to which scales are fitted: ratios of fewer took b further away
+_FEWEST = 32  # fewest examples and positions to which scales are fitted: with fewer, ratios took b further away
 
 
 class Likeness(NamedTuple):
-    """What two networks have in common at one point, as one more tensor of the problem.
+    """The similarity of two networks at one point, as an additional tensor of the problem.
 
-    How alike channels are that meet is ``tr L(g) = <1, L g>``: the inner product of the identity with the likeness, of
-    which the second axis moves.
+    The similarity of matched channels is ``tr L(g) = <1, L g>``: the inner product of the identity with the likeness,
+    whose second axis moves.
     """
 
-    layout: Layout  # Channels of ``a``, which stay, and how those of ``b`` move in the coordinates of a ``Problem``
-    matrix: Tensor  # ``(C, C)``, channels of ``a`` first; its trace is what alignment maximises
+    layout: Layout  # Channels of ``a``, which stay, and the action on those of ``b`` in a ``Problem``'s coordinates
+    matrix: Tensor  # ``(C, C)``, channels of ``a`` first; alignment maximises its trace
 
     @staticmethod
     def of_responses(axis: Axis, sym: Symmetry, covariance: Tensor, variances: tuple[Tensor, Tensor]) -> "Likeness":
-        """Correlations over the number of channels; covariances over total variances where a basis may rotate."""
+        """Correlations divided by the number of channels; covariances over total variances if a basis may rotate."""
         if any(sym.space(name).group.mixes for name in spaces_of([axis])):
             sizes = [v.sum().sqrt() for v in variances]
             return Likeness(_searched(axis, sym), covariance / (sizes[0] * sizes[1]).clamp_min(1e-300))
@@ -54,7 +54,7 @@ class Likeness(NamedTuple):
 
     @staticmethod
     def of_gates(axis: Axis, sym: Symmetry, a: Tensor, b: Tensor) -> "Likeness":
-        """How much more often channels ``(C, E)`` are both on or both off than not; no scale and no sign changes it."""
+        """How much more often channels ``(C, E)`` agree (both on or off) than not, which scales and signs keep."""
         x, y = (t.float() * 2 - 1 for t in (a, b))
         parts = ((p @ q.T).double().cpu() for p, q in zip(x.split(_AT_ONCE, 1), y.split(_AT_ONCE, 1)))
         counts = sum(parts, torch.zeros(len(a), len(b), dtype=torch.float64))  # exact
@@ -62,7 +62,7 @@ class Likeness(NamedTuple):
 
 
 def _searched(axis: Axis, sym: Symmetry, signed: bool = True) -> Layout:
-    """Channels of ``a`` and an axis of ``b`` without scales, as it moves in balanced coordinates."""
+    """Channels of ``a``, and an axis of ``b`` without scales, as it moves in balanced coordinates."""
 
     def leaf(old: Leaf) -> Leaf:
         group = sym.space(old.space).group
@@ -73,7 +73,7 @@ def _searched(axis: Axis, sym: Symmetry, signed: bool = True) -> Layout:
 
 
 def seeing(stated: Problem, seen: Mapping[str, Likeness], features: float, weights: float) -> Problem:
-    """The problem of which the objective is how alike channels are at every place ``p``, and how alike weights are.
+    """The problem whose objective is the similarity of channels at every point ``p`` and that of weights.
 
     J(g) = features * Σ_p tr L_p(g) + weights * <a, g b> / (|a| |b|); without ``weights`` no tensor of a network is held
     """
@@ -92,22 +92,22 @@ class Carrier:
     """A point of a model's run whose channels carry spaces."""
 
     point: Point  # The module's output
-    axis: Axis  # How its channels are made of spaces, and how they move with them
+    axis: Axis  # The spaces that its channels carry, and how the channels move with them
 
     @property
     def spaces(self) -> frozenset[str]:
-        """Names of the spaces that can be seen here."""
+        """Names of the spaces visible at this point."""
         return frozenset(spaces_of([self.axis]))
 
 
 def carriers(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Carrier, ...]:
-    """Find where the hidden features of a model move with its spaces.
+    """Find the points where a model's hidden features move with its spaces.
 
-    The engine wrote down how the output of every module moves (``Symmetry.features``; Proposition 3.4: written axes
-    move by ``A``, read ones by ``phi(A)``); here these layouts meet the points at which features can be read.
+    The engine recorded how the output of every module moves (``Symmetry.features``; Proposition 3.4: written axes
+    move by ``A``, read ones by ``phi(A)``). Here these layouts are matched to the points where features can be read.
 
     Returns:
-        The carriers in running order; of points that hold the same features the first one only.
+        The carriers in running order; of several points with the same features, only the first.
 
     Examples:
         >>> import intertwine as iw
@@ -131,27 +131,27 @@ def carriers(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Carrier, ...]
     return tuple(found)
 
 
-_TIES = 1e-6  # share of the weights at least: they decide between units that never respond
-_TIES_OF_GATES = 0.9  # of all weights together; gates that agree once more count 2
+_TIES = 1e-6  # smallest share of the weights: they decide between units that never respond
+_TIES_OF_GATES = 0.9  # share of all weights together; one more agreement of gates counts 2
 _OPTIONS = CoordinateDescent(sweeps=20)
 
 
 @dataclass(frozen=True)
 class Activations(Solver):
-    """Maximises how alike matched units respond, and how alike their weights are.
+    """Alignment by activations: maximises the similarity of matched units' responses and of their weights.
 
         J(g) = s * mean_p tr L_p(g) + (1 - s) * <a, g b> / (|a| |b|)
 
-    over permutations, signs and rotations, with the likeness ``L_p`` of the channels at every place ``p``: Pearson
+    over permutations, signs and rotations, with the likeness ``L_p`` of the channels at every point ``p``: Pearson
     correlations over examples and positions, divided by the number of channels. Every step is the exact optimum of one
-    space while the others stay, taken only if the objective grows: first that of the responses alone, then ``J``.
-    Units whose inner bases are still unknown, such as heads, are compared by the best match of what lies inside.
-    Positive scales follow in closed form: the least-squares fit of the logarithms of the ratios of standard deviations
-    at all places; of fewer than 32 examples and positions they stay as balanced weights fix them.
+    space while the others stay, taken only if the objective grows: first for the responses alone, then for ``J``.
+    Units whose inner bases are still unknown, such as heads, are compared by the best match of their inner units.
+    Positive scales follow in closed form, as the least-squares fit of the log ratios of standard deviations at all
+    points; with fewer than 32 examples and positions they stay as balanced weights fix them.
 
     Attributes:
         share: Weight ``s`` of the responses; at 0.5 (method ``"mixed"``) both are equally weighted.
-        rescale: Whether positive scales follow the responses; otherwise balanced weights fix them.
+        rescale: Whether positive scales follow the responses; otherwise balanced weights determine them.
     """
 
     name: ClassVar[str] = "activations"
@@ -168,7 +168,7 @@ class Activations(Solver):
         """The element, with ``J`` after every sweep.
 
         Raises:
-            ValueError: If there is no loader, features are not finite, or no space can be seen in the output of any
+            ValueError: If there is no loader, features are not finite, or no space shows in the output of any
                 module.
         """
         sym = networks.sym
@@ -212,7 +212,7 @@ class Activations(Solver):
 
 
 def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[Carrier]) -> dict[str, CrossMoments]:
-    """Covariances between both networks at every place."""
+    """Covariances between both networks at every point."""
     axes = {place.point.name: place.point.channel_dim for place in found}
     moments = {name: CrossMoments() for name in axes}
     with tap(a, list(axes)) as left, tap(b, list(axes)) as right:
@@ -229,7 +229,7 @@ def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[
 def _scales(
     sym: Symmetry, found: Sequence[Carrier], moments: Mapping[str, CrossMoments], g: Transformation
 ) -> Transformation:
-    """Positive scales that bring standard deviations of ``b`` to those of ``a``, in balanced coordinates."""
+    """Positive scales that match the standard deviations of ``b`` to those of ``a``, in balanced coordinates."""
     layouts = {place.point.name: Layout((place.axis,)) for place in found}
     order, start = within(g.restrict(kinds={"permutation"}), sym), identity(sym)
     ours = {name: moments[name].a.variance.cpu() for name in layouts}
@@ -248,14 +248,14 @@ def _scales(
 
 @dataclass(frozen=True, eq=False)
 class Gates(Solver):
-    """Maximises how often the gates of matched units agree, and among such elements how alike their weights are.
+    """Alignment by gates: maximises how often gates of matched units agree, then the similarity of their weights.
 
-    Pairs of units in spaces that ReLUs switch are the exact optimum; weights choose among pairings that gates leave
-    open, and find signs, units of other spaces, and scales.
+    In spaces switched by ReLUs the pairing is the exact optimum; weights choose among pairings that gates leave open,
+    and determine signs, units of other spaces, and scales.
 
     Attributes:
-        a: Gates of the network that stays, as ``iw.gates.gate_patterns`` gives them.
-        b: Gates of the one that moves, on the same inputs.
+        a: Gates of the network that stays, as ``iw.gates.gate_patterns`` returns them.
+        b: Gates of the network that moves, on the same inputs.
     """
 
     name: ClassVar[str] = "gates"
@@ -291,23 +291,23 @@ class Gates(Solver):
         return Findings(posed.sym, whole.objective, (best.g,), finish, best.history)
 
     def seen(self, sym: Symmetry, both: tuple[str, str] = ("a", "b")) -> dict[str, Likeness]:
-        """How often gates agree, by the name of the ReLU; of one network with itself where ``both`` names it twice."""
+        """The agreement of gates by name of the ReLU; of one network with itself if ``both`` names it twice."""
         one, other = (dict(_switched(sym, getattr(self, side))) for side in both)
         return {name: Likeness.of_gates(axis, sym, on, other[name][1]) for name, (axis, on) in one.items()}
 
 
 def _switched(sym: Symmetry, gates: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[Axis, Tensor]]]:
-    """ReLUs whose gates move along one axis alone: that axis, and the gates ``(C, E)`` along it."""
+    """ReLUs whose gates move along one axis only: that axis, and the gates ``(C, E)`` along it."""
     for name, gate in gates.items():
         axes = sym.gates[name].axes if name in sym.gates else ()
         moving = [d for d, axis in enumerate(axes) if spaces_of([axis])]
         if len(moving) == 1 and axis_size(axes[moving[0]]) == gate.shape[moving[0]]:
-            on = gate if gate.dtype == torch.bool else gate == 1  # the slope of a leaky ReLU where it is on
+            on = gate if gate.dtype == torch.bool else gate == 1  # a leaky ReLU is on where its slope is 1
             yield name, (axes[moving[0]], on.movedim(moving[0], 0).flatten(1))
 
 
 def _ascended(posed: Problem, seen: Mapping[str, Likeness], features: float, weights: float) -> tuple[Problem, Descent]:
-    """The problem with what is seen, and where descent ends in it from the end by likeness alone or the identity."""
+    """The problem with likenesses, and the end of a descent in it, from the end by likeness alone or the identity."""
     still = identity(posed.sym)
     whole, alone = (seeing(posed, seen, features, share) for share in (weights, 0.0))
     start = max(still, descend(alone, still, None, _OPTIONS).g, key=whole.objective)

@@ -1,10 +1,10 @@
-"""Steps of one space from cost matrices, the best permutation and signs or the closest rotation; and starts of all.
+"""Steps of one space from cost matrices (best permutation and signs, or closest rotation); and starts for all spaces.
 
 A space and the spaces inside it (heads and their dimensions, groups and their channels) may step together.
 
-Norms of a unit's weights, taken over the units of all other spaces, do not depend on where those are. So a start from
-units whose weights have similar profiles matches exact and nearly exact copies before anything else is known; for
-unrelated networks it is as good as any.
+Norms of a unit's weights, taken over the units of all other spaces, do not depend on the positions of these. So a start
+that matches units with similar weight profiles finds exact and nearly exact copies before anything else is known; for
+unrelated networks it is as good as any other.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,8 +27,8 @@ from ...symmetry.transformation import Transformation, identity, with_parts
 from ..coordinates.problem import Both, Problem, Row, add_to, single_spaces
 from ..costs import Costs, paired, sketched
 
-_TABLE = 1 << 20  # gains of several combinations that are held at a time
-_MAX_SIGNS = 6  # sign generators of which all combinations are tried where their effects are tangled
+_TABLE = 1 << 20  # gains of several combinations held at a time
+_MAX_SIGNS = 6  # most sign generators of which all combinations are tried if their effects are entangled
 
 Products = Mapping[Row, Tensor]
 
@@ -50,7 +50,7 @@ def monomial_step(costs: Products, signs: int, permutable: bool, fast: bool = Fa
 
 
 def best_signs(costs: Products, signs: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """The most that signs can reach for each pair of units ``(p..., n, n)``, and from a permutation to those signs."""
+    """The best value over signs for each pair of units ``(p..., n, n)``, and a map from permutations to those signs."""
     signed = {row: c for row, c in costs.items() if any(row)}
     plain = next((c for row, c in costs.items() if not any(row)), None)
     if plain is None:
@@ -83,9 +83,9 @@ class _Node:
     """Inner products of the units of one space, for all pairs of units around them."""
 
     space: Space  # The space
-    chain: tuple[str, ...]  # Parents that are matched together with the space, outermost first
-    # By parities of signs ``(outer, c_1, c_1', ..., n, n')``, where the parents of the outermost space are one
-    # dimension, and ``c_i, c_i'`` are units of the chain in ``a`` and ``b``
+    chain: tuple[str, ...]  # Parents matched together with the space, outermost first
+    # By parities of signs, ``(outer, c_1, c_1', ..., n, n')``: the parents of the outermost space form one dimension,
+    # and ``c_i, c_i'`` are units of the chain in ``a`` and ``b``
     rows: dict[Row, Tensor]
     inside: "tuple[_Node, ...]"  # Spaces whose innermost parent this one is
 
@@ -93,9 +93,9 @@ class _Node:
 def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformation:
     """The best step of a space together with all spaces inside it.
 
-    The gain of putting unit ``j`` in place ``i`` counts, for each inner space, the best assignment (or rotation) of the
-    inner units of ``j`` to those of ``i``. Blocks that carry several inner spaces are counted for the innermost, or the
-    first one, so the step is a proposal; the caller keeps it only if the objective rises.
+    The gain of putting unit ``j`` in place ``i`` includes, for each inner space, the best assignment (or rotation) of
+    the inner units of ``j`` to those of ``i``. Blocks that carry several inner spaces count for the innermost, or the
+    first one, so the step is only a proposal; the caller keeps it if the objective rises.
     """
     still = costs.still
     if not space.group.permutes:
@@ -131,7 +131,7 @@ def _tree(costs: Costs, outer: Space) -> _Node:
 
 
 def _table(costs: Costs, m: Member, order: list[int], chain: tuple[str, ...]) -> Tensor:
-    """Inner products of one member for all pairs of units of the chain, as in ``_Node.rows``; parents in an order."""
+    """Inner products of one member for all pairs of units of the chain, as in ``_Node.rows``, with ordered parents."""
     sides = []
     for tensor in (costs.problem.a[m.tensor], costs.present(m.tensor)):
         x = m.view(m.block.read(tensor)).permute([*order, len(order), len(order) + 1])
@@ -143,7 +143,7 @@ def _table(costs: Costs, m: Member, order: list[int], chain: tuple[str, ...]) ->
 
 
 def _gains(node: _Node, fast: bool) -> Tensor:
-    """The largest inner product that every pair of units can reach with what is inside them."""
+    """The largest inner product that each pair of units can reach, including their inner spaces."""
     gain = best_signs(node.rows, node.space.group.signs)[0]
     for child in node.inside:
         gain = gain + _reached(child, fast)
@@ -163,7 +163,7 @@ def _reached(node: _Node, fast: bool) -> Tensor:
 
 
 def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, dict[str, Tensor]]]:
-    """The best parts of a space whose chain is matched, then those of what is inside it."""
+    """The best parts of a space whose chain is matched, then those of its inner spaces."""
     if node.space.group.mixes:
         yield node, best_parts(node.rows, node.space.group)
         return
@@ -176,7 +176,7 @@ def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, dict[str, Tensor]]
 
 
 def _picked(node: _Node, order: Tensor) -> _Node:
-    """A node, and those inside it, for the pairs of units that an order of the space around it makes."""
+    """A node and its inner nodes, for the pairs of units given by an order of the surrounding space."""
     dim = order.ndim
 
     def picked(table: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ def _picked(node: _Node, order: Tensor) -> _Node:
 
 
 def _ordered(costs: Costs, node: _Node, names: tuple[str, ...], x: Tensor, kind: str) -> Tensor:
-    """A part of an element of which leading dimensions are those of named spaces, in the order of the parents."""
+    """A part of an element whose leading dimensions belong to named spaces, in the order of the parents."""
     start, last = int(kind == "signs"), 2 if kind == "linear" else 1
     sizes = [costs.problem.sym.space(name).size for name in names]
     x = x.reshape(*x.shape[:start], *sizes, *x.shape[x.ndim - last :])
@@ -196,12 +196,12 @@ def _ordered(costs: Costs, node: _Node, names: tuple[str, ...], x: Tensor, kind:
     return x.permute([*range(start), *where, *range(start + len(names), x.ndim)]).contiguous()
 
 
-_KERNEL = 4  # positions beside the units of two spaces from which on a block is a kernel
-_SLAB = 1 << 22  # entries whose profiles are compared at once
+_KERNEL = 4  # number of positions beside the units of two spaces from which a block counts as a kernel
+_SLAB = 1 << 22  # entries with profiles compared at once
 
 
 def profiles(stated: Problem, fast: bool = False) -> Transformation:
-    """Permutations by norms of units' weights over other spaces, then rotations; no signs, nested spaces stay."""
+    """Permutations from norms of units' weights over other spaces, then rotations; no signs; nested spaces stay."""
     g = identity(stated.sym)
     free = single_spaces(stated.sym)
     for space in free:
@@ -213,7 +213,7 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
 
 
 def signed(stated: Problem, g: Transformation) -> Transformation:
-    """``g`` with the signs that make its products with ``a`` positive, largest first; nested spaces have no say yet."""
+    """``g`` with the signs that make its products with ``a`` positive, largest first, ignoring nested spaces."""
     if not any(s.group.signs for s in stated.sym.spaces):
         return g
     left = {name for s in stated.sym.spaces if s.parents for name in (s.name, *s.parents)}
@@ -223,12 +223,12 @@ def signed(stated: Problem, g: Transformation) -> Transformation:
 
 
 def outwards(stated: Problem, fast: bool = False) -> Transformation:
-    """Spaces placed one after the other from the input on, each by the weights that join it to what is placed."""
+    """Spaces placed in turn, starting at the input, each by the weights that join it to those already placed."""
     return _placed(stated, identity(stated.sym), set(), [s.name for s in stated.sym.spaces], fast)
 
 
 def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[str], fast: bool) -> Transformation:
-    """``g`` with waiting spaces solved one after the other, those first of whose weights the most can be compared."""
+    """``g`` with waiting spaces solved in turn, first those with the largest comparable share of weights."""
     sizes = {m: float(stated.a[m.tensor].square().sum()) for name in waiting for m in stated.members[name]}
 
     def usable(name: str) -> list[Member]:
@@ -262,7 +262,7 @@ def profiles_of(stated: Problem, space: str) -> Iterator[Both]:
 
 
 def _of_member(stated: Problem, m: Member, still: set[str]) -> Iterator[Both]:
-    """Profiles in one block, slab by slab: a function, so that nothing of it is held while the next one is read."""
+    """Profiles in one block, slab by slab; a function, so that the block is released before the next is read."""
     units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
     kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= _KERNEL
     entries = None if units else prod(m.block.shape) // m.block.shape[m.dim]
@@ -271,7 +271,7 @@ def _of_member(stated: Problem, m: Member, still: set[str]) -> Iterator[Both]:
 
 
 def _slabs(m: Member, units: list[int], x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Two large blocks slab by slab, along the longest dimension of positions: distances of profiles add up."""
+    """Two large blocks in slabs along the longest dimension of positions; distances of profiles add up."""
     rest = [d for d in range(x.ndim) if d not in units and d != m.dim]
     if not rest or x.numel() <= _SLAB:
         return iter([(x, y)])
@@ -280,7 +280,7 @@ def _slabs(m: Member, units: list[int], x: Tensor, y: Tensor) -> Iterator[tuple[
 
 
 def _profile(m: Member, x: Tensor, units: list[int], kernels: bool) -> Tensor:
-    """Norms of the slices of a block ``(n, F)`` over other units; values where none of these change places or signs."""
+    """Norms of slices of a block ``(n, F)`` over other units, or the values if these change neither place nor sign."""
     if not units:
         others = any(s is not None for d, s in enumerate(m.block.spaces) if d != m.dim)
         x = x.movedim(m.dim, 0).reshape(x.shape[m.dim], -1)
@@ -293,7 +293,7 @@ def _profile(m: Member, x: Tensor, units: list[int], kernels: bool) -> Tensor:
 def _norms(x: Tensor, dims: list[int], kernels: bool) -> Tensor:
     """Power means ``(mean |x|^p)^(1/p)`` over some dimensions, times the root of their size, for p = 1, 2 and 4.
 
-    Many positions of a kernel tell units apart by Euclidean norms alone.
+    If a kernel has many positions, Euclidean norms alone distinguish units.
     """
 
     def powers(x: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
 """The straight-through estimator: permutations that lower the task loss of the merged network itself.
 
-That is one of the networks on the line between ``a`` and a moved ``b``, differentiable in what moves it (``Mixture``).
-Where batches have no labels, it learns to answer as ``a`` and ``b`` do on the mean.
+The merged network lies on the line between ``a`` and a moved ``b``, and is differentiable in the move (``Mixture``). If
+batches have no labels, it learns to reproduce the mean answer of ``a`` and ``b``.
 
 Ainsworth, Hayase and Srinivasa (2023), algorithm 2 ("STE matching"): the loss of ``(a + g b) / 2`` is computed with a
 hard element ``g``, and its gradient is passed straight through the rounding to a latent one.
 
-Differs from the paper: latent are the matrices of ``g`` rather than weights ``w`` that are matched to ``b``; they start
-at the costs ``<a, b>`` of a weight matching, which is where latent weights ``w = a`` start, too. Batch norms use the
+Differs from the paper: the latent variables are the matrices of ``g`` rather than weights ``w`` that are matched to
+``b``. They start at the costs ``<a, b>`` of a weight matching, as latent weights ``w = a`` do too. Batch norms use the
 statistics of the batch, as they will after recalibration. Scales and bases stay those of the weight matching.
 """
 
@@ -36,13 +36,13 @@ from .solver import Findings, Solver
 
 @dataclass(frozen=True)
 class StraightThrough(Solver):
-    """Minimises the loss of the network half-way between ``a`` and ``g b`` on batches of real inputs.
+    """Straight-through estimator: minimises the loss of the network half-way between ``a`` and ``g b`` on real inputs.
 
     Attributes:
         epochs: Passes over the loader.
         rate: Learning rate of Adam for the latent matrices, whose largest entry starts at 1.
-        loss: ``loss(output, batch)`` of a batch. By default the cross-entropy of its labels, or of the mean softmax of
-            both networks where it has none.
+        loss: ``loss(output, batch)`` of a batch. By default, the cross-entropy with its labels, or with the mean
+            softmax of both networks if it has none.
         fast: Whether to use the assignment of the extra ``[fast]``.
     """
 
@@ -64,7 +64,7 @@ class StraightThrough(Solver):
         stated, sym = networks.stated, networks.sym
         loader, start = repeatable(networks.loader or (), networks.seed), default(stated, networks.seed, self.fast)
         mixture = Mixture(networks, self.loss)
-        wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))  # in which elements may move it
+        wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))  # the precision in which elements move it
         a, raw = ({n: wide(state[n]) for n in mixture.b} for state in (mixture.a, mixture.b))
         layouts = {name: layout for name, layout in stated.sym.layouts.items() if name in mixture.b}
         b = transformed(sym, stated.to_b, raw)
@@ -78,7 +78,7 @@ class StraightThrough(Solver):
             with torch.no_grad():
                 return mixture.loss(middle(of_element(posed, g)), loader)
 
-        def value(g: Transformation) -> float:  # of elements that move b as it came, not as it is balanced
+        def value(g: Transformation) -> float:  # of elements that move the original b, not the balanced one
             with torch.no_grad():
                 return -mixture.above(transformed(sym, g, raw), loader)
 
@@ -103,7 +103,7 @@ class StraightThrough(Solver):
 
 
 class Mixture:
-    """The networks ``(1 - t) a + t b'`` for tensors ``b'`` that are given; batch norms use the batch's statistics."""
+    """The networks ``(1 - t) a + t b'`` for given tensors ``b'``; batch norms use the batch's statistics."""
 
     def __init__(self, networks: Networks, loss: Loss | None = None) -> None:
         self.criterion, self.imitates = loss or _cross_entropy, False
@@ -115,12 +115,12 @@ class Mixture:
         self.device = device_of(self.net)
         self._ends: tuple[float, float] | None = None
         self.sym: Symmetry = networks.sym
-        self.a = tensors_of(self.net)  # by name, of which some are mixed
+        self.a = tensors_of(self.net)  # by name; some of them are mixed
         names = self.sym.layouts.keys() - self.sym.statistics
         self.b = {n: t.detach() for n, t in tensors_of(networks.b).items() if n in names}
 
     def __call__(self, near: State, batch: Any, ratio: float = 0.5) -> Any:
-        """The output for a batch at ``t = ratio``, with ``near`` in the place of ``b'``."""
+        """The output for a batch at ``t = ratio``, with ``near`` as ``b'``."""
         state = {
             name: torch.lerp(self.a[name].to(t.dtype), t, ratio).to(self.a[name].dtype) for name, t in near.items()
         }
@@ -129,18 +129,18 @@ class Mixture:
         return call(partial(run_with, self.net, {**rest, **state}), batch, self.device)
 
     def usable(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches that batch norms can normalise by, of which a label counts, where they have any."""
+        """The batches that batch norms can normalise by and, if labelled, in which some label counts."""
         return (batch for batch in loader if size(batch) >= self.least and _count(batch))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of the batches."""
+        """Notes for the reader on the batches."""
         what = "batches had no labels: the networks between learned to answer as both ends do on the mean"
         return (what,) * self.imitates
 
     @torch.no_grad()
     def labelled(self, batch: Any) -> Any:
-        """A batch with what its loss asks for: the mean softmax of both networks where there are no labels."""
+        """A batch with the target of its loss: the mean softmax of both networks if there are no labels."""
         if self.criterion is not _cross_entropy or labels_in(batch) is not None:
             return batch
         self.imitates = True
@@ -162,7 +162,7 @@ class Mixture:
         return total / count
 
     def above(self, near: State, loader: Iterable[Any], ratios: Sequence[float] = (0.5,)) -> float:
-        """The barrier: the largest loss above the line between the ends, 0 where none is, up to rounding."""
+        """The barrier: the largest loss above the line between the ends; 0 if there is none, up to rounding."""
         if self._ends is None:
             self._ends = self.loss(near, loader, 0.0), self.loss(near, loader, 1.0)
         one, other = self._ends
@@ -175,18 +175,18 @@ class Mixture:
 
 
 def transformed(sym: Symmetry, g: Transformation, tensors: State) -> dict[str, Tensor]:
-    """Tensors moved one by one, differentiably; batch-norm statistics play no part here."""
+    """Tensors moved one by one, differentiably; batch-norm statistics do not matter here."""
     return {name: transform(t, sym.layouts[name], g) for name, t in tensors.items()}
 
 
 def _count(batch: Any) -> int:
-    """How many numbers a batch's loss is the mean of: labels that count, or examples."""
+    """The count over which a batch's loss is averaged: labels that count, or examples."""
     labels = labels_in(batch)
     return size(batch) if labels is None or labels.is_floating_point() else int(known(labels).sum())
 
 
 def _cross_entropy(output: Any, batch: Any) -> Tensor:
-    """Cross-entropy of logits and labels, which are classes or shares of them."""
+    """Cross-entropy of logits with labels, which are classes or class probabilities."""
     labels, logits = labels_in(batch), logits_of(output)
     if labels is None or logits is None or (labels.is_floating_point() and not _are_shares(labels, logits)):
         raise ValueError(
