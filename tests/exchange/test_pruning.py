@@ -188,7 +188,7 @@ def test_sizes_that_a_class_cannot_say_are_not_saved(tmp_path):
 def test_units_that_a_norm_compares_and_sizes_that_the_code_insists_on_are_refused():
     model, inputs = made("LlamaForCausalLM")
     sym = iw.symmetries(model, inputs)
-    with pytest.raises(VerificationError, match="units must be ones that contribute to sums alone"):
+    with pytest.raises(VerificationError, match="units must contribute only to sums"):
         iw.prune_channels(sym, "model.embed_tokens.weight[1]", range(8), model, inputs)
     head = "model.layers.0.self_attn.v_proj.weight[0].1"
     with pytest.raises(ValueError, match=r"model must run with 2 units of 'model.layers.0.self_attn.v_proj.weight"):

@@ -1,4 +1,4 @@
-"""Mappings for other tools: quantisers, rotations, pruners, mergers, metanetworks."""
+"""Mappings for other tools: quantisers, rotations, pruners, mergers and metanetworks."""
 
 from ..symmetry.coupling import kept_rows
 from .mappings import FORMATS, mappings

@@ -1,4 +1,4 @@
-"""Model as other tools see it: its symmetry with gains as parameters, its modules, and a copy for verification."""
+"""A model as other tools see it: its symmetry with gains as parameters, its modules, and a copy for verification."""
 
 import copy
 import re
@@ -27,14 +27,14 @@ from .result import Proof
 class Subject:
     """One model."""
 
-    # Its symmetry; where a norm multiplies by ``c + weight``, that of the network whose parameter is this sum
+    # Its symmetry; if a norm multiplies by ``c + weight``, that of the network with this sum as parameter
     sym: Description
     offsets: Mapping[str, float]  # The constants ``c`` by parameter name
-    network: nn.Module | None  # The model, if it is still there
+    network: nn.Module | None  # The model, if it still exists
     example: Any  # An example for it
-    names: tuple[str, ...]  # Names of all its modules, in its own order, experts one by one
-    last: frozenset[str] = frozenset()  # Modules whose outputs nothing else is added to: output layers
-    notes: tuple[str, ...] = ()  # What a reader should know
+    names: tuple[str, ...]  # Names of all its modules, in its own order, with experts listed singly
+    last: frozenset[str] = frozenset()  # Output layers: modules to whose outputs nothing is added
+    notes: tuple[str, ...] = ()  # Remarks for the reader
 
     @property
     def name(self) -> str:
@@ -43,13 +43,13 @@ class Subject:
 
     @property
     def described(self) -> str:
-        """The class of the model and its size."""
+        """The class and size of the model."""
         weights = 0 if self.network is None else sum(p.numel() for p in self.network.parameters())
         return f"{self.name} with {weights:,} weights"
 
 
 def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: Any = None) -> Subject:
-    """The model of a symmetry, by default the one that it was found in and with; refused if quantised already."""
+    """The model of a symmetry, by default the one in which it was found; refused if already quantised."""
     network = sym.origin.model if model is None else model
     example = sym.origin.example_inputs if example_inputs is None else example_inputs
     gains: Description = sym
@@ -75,13 +75,13 @@ def check_plain(network: nn.Module) -> None:
             said = f", {', '.join(sorted(kinds))}" if kinds else ""
             raise ValueError(
                 f"model must hold plain weights. Got quantised ones in {name or type(network).__name__!r} "
-                f"({type(module).__name__}{said}), whose steps scales and rotations would leave. "
+                f"({type(module).__name__}{said}), which scales and rotations would move off their grid. "
                 "Load it before quantisation."
             )
 
 
 def _is_code(tensor: Tensor | None) -> bool:
-    """Whether a tensor holds weights as whole numbers or in 8 bits."""
+    """Whether a tensor holds weights as integers or in 8 bits."""
     if tensor is None or tensor.ndim < 2:
         return False
     narrow = tensor.dtype in (torch.int8, torch.uint8, torch.int32)
@@ -89,10 +89,10 @@ def _is_code(tensor: Tensor | None) -> bool:
 
 
 def _last(program: Program) -> frozenset[str]:
-    """Modules whose outputs become outputs of the model with nothing learned added on the way."""
+    """Modules whose outputs become outputs of the model without adding anything learned on the way."""
     outputs = {ref.id for ref in program.outputs}
     kinds = [value.kind for value in program.values]
-    joined: set[int] = set()  # values that an output depends on in company
+    joined: set[int] = set()  # values on which an output depends together with others
     for call in reversed(program.calls):
         made = {ref.id for ref in call.outputs if ref is not None}
         alone = made.isdisjoint(joined)
@@ -109,7 +109,7 @@ def _last(program: Program) -> frozenset[str]:
 
 
 def _notes(sym: Symmetry) -> Iterator[str]:
-    """Ties, and what an example that takes one path has read."""
+    """Notes on tied weights, and on what an example that takes one path has read."""
     if sym.aliases:
         tied = [f"{alias} is {name}" for alias, name in sym.aliases.items()]
         yield f"tied weights move together: {', '.join(tied[:3])}{', ...' if len(tied) > 3 else ''}"
@@ -120,12 +120,12 @@ def _notes(sym: Symmetry) -> Iterator[str]:
 
 
 class Proving:
-    """Model for numerical verification: the model itself where it can be run, else a small one of its class.
+    """The model for numerical verification: the model itself if it can be run, else a small one of its class.
 
     Attributes:
-        subject: What is run.
-        probe: A float64 copy of it; ``None`` where nothing can be run.
-        notes: Why nothing can be run.
+        subject: The model that is run.
+        probe: A float64 copy of it; ``None`` if nothing can be run.
+        notes: The reason why nothing can be run.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -135,12 +135,12 @@ class Proving:
         self.probe = None if isinstance(found, str) else probed(found.sym, found.network, found.example)  # type: ignore[arg-type]
 
     def of_the_model(self, found: proof.Proof) -> Proof:
-        """What was proved, with the model that was run."""
+        """The proof, with the name of the model that was run."""
         return Proof(found.error, found.control, found.rtol, self.subject.described)
 
 
 def _runnable(subject: Subject) -> Subject | str:
-    """What can be run, or why nothing can."""
+    """The model that can be run, or the reason why none can."""
     network, example = subject.network, subject.example
     if network is None:
         return "the model is gone: give model and example_inputs"
@@ -156,7 +156,7 @@ def _runnable(subject: Subject) -> Subject | str:
         return f"a small model of its class does not run ({error})"
 
 
-LARGEST = 30_000_000  # weights of a network that is run as it is
+LARGEST = 30_000_000  # most weights of a network that is run unreduced
 
 _DEPTH = re.compile(r"(^|_)(layers|layer|blocks|depth)$")
 _WIDTHS = {
@@ -171,9 +171,9 @@ _DEEPEST = 4
 
 
 def small_model(model: nn.Module, example_inputs: Any) -> tuple[nn.Module, Any] | None:
-    """A network of the same class with few random weights on the CPU, and an example with tokens that it knows.
+    """A small network of the same class with random weights on the CPU, and an example with tokens from its vocabulary.
 
-    ``None`` where its class builds from no sizes: it must carry them as ``config``, as those of transformers do.
+    ``None`` if its class cannot be built from sizes: the model must carry them as ``config``, as in transformers.
     """
     config = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
@@ -188,17 +188,17 @@ def small_model(model: nn.Module, example_inputs: Any) -> tuple[nn.Module, Any] 
                 with torch.no_grad():
                     run(small, example)
         except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError):
-            continue  # sizes that do not fit together: only fewer layers then
+            continue  # if sizes do not fit together, only reduce the layers
         if sum(p.numel() for p in small.parameters()) <= LARGEST:
             return small, example
     return None
 
 
 def _shrink(settings: Any, narrow: bool) -> int:
-    """Write small sizes into a configuration; returns the vocabulary."""
+    """Write small sizes into a configuration; returns the vocabulary size."""
     vocabulary = 64
     heads = next((getattr(settings, key) for key in _HEADS if hasattr(settings, key)), None)
-    shared = getattr(settings, "num_key_value_heads", None) != heads  # several heads to one of keys and values
+    shared = getattr(settings, "num_key_value_heads", None) != heads  # several query heads per key/value head
     most = {**_WIDTHS, **dict.fromkeys(_HEADS, 4), "num_key_value_heads": 2 if shared else 4}
     for key, value in list(vars(settings).items()):
         if hasattr(value, "to_dict"):

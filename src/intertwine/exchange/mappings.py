@@ -1,4 +1,4 @@
-"""Mappings of a symmetry for other tools: the front door of all formats."""
+"""Mappings of a symmetry for other tools: the entry point to all formats."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,26 +21,26 @@ from .scale_formats import llm_compressor, model_optimizer
 def mappings(
     sym: Symmetry, format: str = "llm-compressor", model: nn.Module | None = None, example_inputs: Any = None
 ) -> Mappings:
-    """What another tool needs of a symmetry, in its own words, each entry verified numerically.
+    """The symmetry of a model in the format of another tool, with each entry verified numerically.
 
     | format | tool | what |
     |---|---|---|
     | ``llm-compressor`` | llm-compressor | mappings of AWQ and SmoothQuant |
-    | ``model-optimizer`` | NVIDIA Model Optimizer | layers that a scale before quantisation fuses into |
+    | ``model-optimizer`` | NVIDIA Model Optimizer | layers into which a scale before quantisation fuses |
     | ``spinquant``, ``quarot`` | SpinQuant, QuaRot | where orthogonal matrices go: R1, R2, and why R3, R4 are online |
-    | ``torch-pruning`` | Torch-Pruning | channels that go together |
+    | ``torch-pruning`` | Torch-Pruning | channels that are removed together |
     | ``perm-spec`` | git-re-basin, universal neural functionals | the permutation that moves each tensor axis |
     | ``graph`` | metanetworks | nodes, edges and their symmetry as plain JSON |
 
     Args:
         sym: The symmetry of a model.
         format: One of ``FORMATS``.
-        model: The network to prove the entries on; by default the one that the symmetry was found in, as long as
-            someone holds it. One without weights, or too large, is replaced by a small one of the same class.
-        example_inputs: An example for it; by default the one that the symmetry was found with.
+        model: The network on which entries are proved; by default the one in which the symmetry was found, if it still
+            exists. A network without weights, or too large, is replaced by a small one of the same class.
+        example_inputs: An example for it; by default the one with which the symmetry was found.
 
     Raises:
-        ValueError: If there is no such format, or weights are quantised already.
+        ValueError: If there is no such format, or weights are already quantised.
 
     Examples:
         >>> import torch, intertwine as iw
@@ -52,7 +52,7 @@ def mappings(
     if format not in FORMATS:
         close = near(format, FORMATS)
         raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.{close}")
-    with torch.device("cpu"):  # whoever built the model on the meta device may still be at it
+    with torch.device("cpu"):  # the caller may still be in a meta-device context
         subject = subject_of(sym, model, example_inputs)
         found = FORMATS[format](subject, Proving(subject))
     notes = (*sym.notes, *subject.notes, *found.notes)

@@ -1,6 +1,6 @@
-"""Names of modules generalised over layers, as patterns that match exactly the modules meant; experts one by one.
+"""Names of modules generalised over layers, as patterns that match exactly the intended modules.
 
-Experts that a model holds as one tensor each, under the names that they have as modules of their own.
+Also packed experts, under the names that they have as separate modules.
 
 transformers keeps ``experts.gate_up_proj (E, 2m, n)`` and ``experts.down_proj (E, n, m)``; quantisers turn them into
 ``experts.0.gate_proj``, ``experts.0.up_proj``, ``experts.0.down_proj`` and so on.
@@ -17,15 +17,15 @@ _NUMBER, _DOT = r"\d+", r"\."
 
 
 def unnumbered(name: str) -> str:
-    """A name without the numbers of layers in it."""
+    """A name without layer numbers."""
     return re.sub(_NUMBER, "#", name)
 
 
 def outline(smooth: str, balance: Sequence[str]) -> tuple[str, ...]:
-    """Names of one mapping without the number of its layer: equal for the same mapping in every layer.
+    """Names of one mapping without its layer number: equal for the same mapping in every layer.
 
-    Numbers in what all the names begin with are layers (or experts); behind that they tell parts of a layer apart,
-    unless several of the balanced names differ in nothing else.
+    Numbers in the common prefix of all names are layers (or experts). Later numbers distinguish parts of a layer,
+    unless several of the balanced names differ only in them.
     """
     split = [name.split(".") for name in (smooth, *balance)]
     common = len(beginning(*(parts[:-1] for parts in split)))
@@ -36,7 +36,7 @@ def outline(smooth: str, balance: Sequence[str]) -> tuple[str, ...]:
 
 
 def matches(pattern: str, names: Collection[str]) -> set[str]:
-    """Names that a pattern matches, with ``re:`` for a regular expression matched from the beginning."""
+    """Names that a pattern matches; ``re:`` marks a regular expression matched from the beginning."""
     if not pattern.startswith("re:"):
         return {pattern} & set(names)
     compiled = re.compile(pattern.removeprefix("re:"))
@@ -44,7 +44,7 @@ def matches(pattern: str, names: Collection[str]) -> set[str]:
 
 
 def expression(targets: Collection[str], names: Collection[str]) -> str:
-    r"""The shortest ``re:.*ending$`` that matches the targets and no other name; else the alternatives one by one.
+    r"""The shortest ``re:.*ending$`` that matches the targets and no other name; else a list of alternatives.
 
     Examples:
         >>> layers = [f"layers.{i}.{part}" for i in range(3) for part in ("norm", "mlp.up", "mlp.down")]
@@ -62,7 +62,7 @@ def expression(targets: Collection[str], names: Collection[str]) -> str:
 
 
 def _candidates(split: list[list[str]]) -> Iterator[str]:
-    """Patterns from short to long: any number, then the numbers that occur."""
+    """Patterns from short to long: first any number, then only the numbers that occur."""
     if len({len(parts) for parts in split}) > 1:
         return
     positions = [list(dict.fromkeys(parts[i] for parts in split)) for i in range(len(split[0]))]
@@ -81,13 +81,13 @@ _PACKED = re.compile(r"^(?P<tensor>(.*\.)?experts\.(?!weight$|bias$)[a-z_0-9]*?[
 
 
 def packed(tensor: str) -> str:
-    """Name of the tensor of packed experts that a weight or bias belongs to; empty if it belongs to none."""
+    """Name of the packed-expert tensor to which a weight or bias belongs; empty if it belongs to none."""
     found = _PACKED.match(tensor)
     return found["tensor"] if found else ""
 
 
 def unpacked(sym: Description, tensor: str, part: str = "") -> list[tuple[str, ...]]:
-    """Names of the modules of each expert that a packed tensor holds; ``part`` is one half, ``"gate"`` or ``"up"``."""
+    """Module names of each expert in a packed tensor; ``part`` is one half, ``"gate"`` or ``"up"``."""
     parent, _, last = tensor.rpartition(".")
     names = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
     if part and len(names) > 1:
@@ -97,7 +97,7 @@ def unpacked(sym: Description, tensor: str, part: str = "") -> list[tuple[str, .
 
 
 def with_experts(sym: Description, names: Collection[str]) -> list[str]:
-    """Names of modules, those of unpacked experts behind the module that holds them."""
+    """Names of modules, with unpacked experts listed after the module that holds them."""
     tensors = [tensor for tensor in sym.layouts if packed(tensor) == tensor]
     found: list[str] = []
     for name in names:

@@ -1,24 +1,24 @@
-"""Permutations of each space, the same in every layer, verified; in the formats of pruners, mergers, metanetworks.
+"""Verified permutations of each space, the same in every layer, in the formats of pruners, mergers, metanetworks.
 
-A unit is what may be removed at once: a channel, a head of attention with all of its channels, a group of query heads
-with the key and value head that they share, a hidden unit of a gated MLP in all of its tensors. Torch-Pruning calls the
-same a group of (layer, pruning function, indices); ``iw.exchange.prune_channels`` removes them.
+A unit is whatever is removed as a whole: a channel, an attention head with all of its channels, a group of query heads
+with the key/value head that they share, a hidden unit of a gated MLP in all of its tensors. Torch-Pruning describes
+this as a group of (layer, pruning function, indices); ``iw.exchange.prune_channels`` removes units.
 
 git-re-basin (Ainsworth et al. 2023, ``weight_matching.py``) takes ``axes_to_perm``: for every tensor a tuple with the
-name of a permutation for each axis, or ``None`` where there is none. universal_neural_functional (Zhou et al. 2024,
-``layers.py``) takes ``perm_spec``: a whole number for each axis, where equal numbers mean one permutation. It has no
-axes that stay, and permutes inputs and outputs too: every such axis gets a number of its own, which asks for more
-equivariance than the network has, never for less.
+name of a permutation for each axis, or ``None`` if there is none. universal_neural_functional (Zhou et al. 2024,
+``layers.py``) takes ``perm_spec``: an integer for each axis, where equal numbers mean the same permutation. It has no
+fixed axes, and permutes inputs and outputs too: every such axis gets its own number, which imposes more equivariance
+than the network has, never less.
 
-Both know whole axes only. Where a permutation moves blocks of an axis (heads; channels before a flatten), ``views``
-holds the shape that the tensor must be given first, with one axis for the blocks; the specification is that of the
-view. Permutations that lie in one segment of an axis (packed projections, concatenations), or differ from head to
-head, are in ``left_out`` with the places of their units, and are nowhere else: a permutation of which a tool knew only
-some axes would change the function.
+Both support only whole axes. If a permutation moves blocks of an axis (heads; channels before a flatten), ``views``
+holds the shape to which the tensor must be reshaped first, with one axis for the blocks; the specification describes
+that view. Permutations within one segment of an axis (packed projections, concatenations), or that differ from head to
+head, are listed only in ``left_out``, with the positions of their units: a permutation of which a tool knew only some
+axes would change the function.
 
-Graphs for metanetworks are plain JSON. A node is a space (its units may be permuted, scaled, flipped or mixed, as its
-symmetry says) or an axis that stays (input, output, kernel). An edge is a tensor with the nodes of its axes, in order;
-an axis that is a product or a concatenation names several.
+Graphs for metanetworks are plain JSON. A node is a space (whose units may be permuted, scaled, flipped or mixed, as its
+symmetry says) or a fixed axis (input, output, kernel). An edge is a tensor with the nodes of its axes, in order; an
+axis that is a product or a concatenation names several nodes.
 """
 
 import re
@@ -49,8 +49,8 @@ class Held:
 
     tensor: str  # Name of a parameter or buffer
     axis: int  # Its axis
-    block: int  # Number of positions of one unit where these lie together and the units in order, 0 otherwise
-    positions: tuple[tuple[int, ...], ...] = ()  # Otherwise the positions of each unit
+    block: int  # Positions per unit if contiguous and in order, else 0
+    positions: tuple[tuple[int, ...], ...] = ()  # The positions of each unit in that case
 
 
 def carriers(sym: Description, space: Space) -> Iterator[tuple[str, int]]:
@@ -75,7 +75,7 @@ def _held(sym: Description, space: Space, tensor: str, axis: int) -> Held:
 def unit_numbers(
     sym: Description, space: Space, tensor: str, axis: int, kept: Callable[[Leaf], bool] = lambda leaf: True
 ) -> Tensor:
-    """Number of the unit of each position along an axis, first by the space's parents there; -1 where there is none."""
+    """Unit number of each position along an axis, counting the space's parents there first; -1 if there is none."""
     along = sym.layouts[tensor].axes[axis]
     found = torch.full((axis_size(along),), -1)
     for block in blocks(Layout((along,))):
@@ -102,13 +102,13 @@ class Units:
 
 
 def units_of(sym: Description) -> list[Units]:
-    """Every space of a symmetry whose units may be permuted, or removed, together."""
+    """Every space of a symmetry whose units may be permuted or removed together."""
     free = [s for s in sym.spaces if s.group.permutes and s.size > 1]
     return [Units(s, tuple(_held(sym, s, *at) for at in carriers(sym, s))) for s in free]
 
 
 def _permuted(subject: Subject, proving: Proving, units: Sequence[Units]) -> Mappings:
-    """Entries of spaces generalised over layers, and the spaces that may not be permuted with the reason."""
+    """Entries of spaces, generalised over layers, and the spaces that may not be permuted, with the reason."""
     tensors = list(subject.sym.layouts)
     grouped = _by_outline(units)
     there = _by_outline(units if proving.subject is subject else units_of(proving.subject.sym))
@@ -128,7 +128,7 @@ def _permuted(subject: Subject, proving: Proving, units: Sequence[Units]) -> Map
         proof = _proof(proving, [unit.space.name for unit in there.get(key, ())])
         sides = patterns(group, False), patterns(group, True)
         entries.append(Entry("permutation", *sides, tuple(map(place, group)), proof))
-    still: dict[tuple[str, str], list[str]] = {}  # spaces that may be scaled or mixed and not permuted
+    still: dict[tuple[str, str], list[str]] = {}  # spaces that may be scaled or mixed but not permuted
     for space in subject.sym.spaces:
         if not space.group.permutes:
             why = next((lost.cause for lost in space.causes("no permutations")), "")
@@ -142,7 +142,7 @@ def _permuted(subject: Subject, proving: Proving, units: Sequence[Units]) -> Map
 
 
 def _by_outline(units: Sequence[Units]) -> dict[tuple[str, ...], list[Units]]:
-    """Units with the same tensor axes, but for the numbers of layers."""
+    """Units with the same tensor axes, up to layer numbers."""
     found: dict[tuple[str, ...], list[Units]] = {}
     for unit in units:
         outline = dict.fromkeys(unnumbered(f"{h.tensor}[{h.axis}]") for h in unit.held)
@@ -151,7 +151,7 @@ def _by_outline(units: Sequence[Units]) -> dict[tuple[str, ...], list[Units]]:
 
 
 def _proof(proving: Proving, spaces: list[str]) -> Proof | None:
-    """Random permutations of some spaces, and a control that leaves one tensor as it was."""
+    """The proof with random permutations of some spaces, and a control that leaves one tensor unchanged."""
     if proving.probe is None or not spaces:
         return None
     sym, probe = proving.subject.sym, proving.probe
@@ -166,7 +166,7 @@ def _proof(proving: Proving, spaces: list[str]) -> Proof | None:
 
 
 def groups(subject: Subject, proving: Proving) -> Mappings:
-    """One group for each space whose units may be removed."""
+    """The mappings for Torch-Pruning: one group for each space whose units may be removed."""
     units = units_of(subject.sym)
 
     def member(h: Held) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def groups(subject: Subject, proving: Proving) -> Mappings:
 
 
 def specification(subject: Subject, proving: Proving) -> Mappings:
-    """The permutation of every tensor axis."""
+    """The mappings with the permutation of every tensor axis."""
     sym = subject.sym
     units = units_of(sym)
     found = _permuted(subject, proving, units)
@@ -195,7 +195,7 @@ def specification(subject: Subject, proving: Proving) -> Mappings:
     numbers = _numbered(views, listed)
     reshaped = {n: [axis_size(axis) for axis in v] for n, v in views.items() if len(v) > len(sym.layouts[n].axes)}
     others = [unit for unit in units if unit.space.name not in listed]
-    state = {} if subject.network is None else subject.network.state_dict()  # with tied names and buffers that stay
+    state = {} if subject.network is None else subject.network.state_dict()  # with tied names and fixed buffers
     ranks = {**{name: tensor.ndim for name, tensor in state.items()}, **{name: len(x) for name, x in named.items()}}
     first = {name: sym.aliases.get(name, name) for name in ranks}
     axes_to_perm = {name: named.get(first[name], [None] * rank) for name, rank in ranks.items()}
@@ -221,7 +221,7 @@ def specification(subject: Subject, proving: Proving) -> Mappings:
 
 
 def _whole(sym: Description, units: Sequence[Units]) -> frozenset[str]:
-    """Spaces that fill a factor of every axis that carries them, alike under all units of other spaces."""
+    """Spaces that fill a factor of every axis that carries them, in the same way for all units of other spaces."""
     free = {unit.space.name for unit in units if not unit.space.parents}
     for layout in sym.layouts.values():
         for axis in layout.axes:
@@ -239,7 +239,7 @@ def _factors(axis: Axis) -> Iterator[Axis]:
 
 
 def _view(axis: Axis, listed: frozenset[str]) -> tuple[Axis, ...]:
-    """The axis cut at the factors that are listed; what lies between them stays together."""
+    """The axis split at the listed factors; everything between them stays together."""
     alone = lambda at: at[0] if _permutation(at[1], listed) is not None else None
     pieces = [tuple(factor for _, factor in some) for _, some in groupby(enumerate(_factors(axis)), alone)]
     if len(pieces) == 1:
@@ -252,7 +252,7 @@ def _permutation(axis: Axis, listed: frozenset[str]) -> str | None:
 
 
 def _numbered(views: dict[str, list[Axis]], listed: frozenset[str]) -> dict[str, list[int]]:
-    """A number for each axis: one for each permutation, one for each kind of axis that stays."""
+    """A number for each axis: one for each permutation, and one for each kind of fixed axis."""
     numbers: dict[Hashable, int] = {space: i for i, space in enumerate(sorted(listed))}
     found: dict[str, list[int]] = {}
     for name, axes in views.items():
@@ -275,7 +275,7 @@ def _place(h: Held) -> dict[str, Any]:
 
 
 def _repeated(named: dict[str, list[str | None]]) -> Iterator[str]:
-    """What git-re-basin assumes and a network may not keep."""
+    """Notes on assumptions of git-re-basin that a network may violate."""
     for name, perms in named.items():
         twice = [p for p, count in Counter(filter(None, perms)).items() if count > 1]
         if twice:
@@ -284,7 +284,7 @@ def _repeated(named: dict[str, list[str | None]]) -> Iterator[str]:
 
 
 def graph(subject: Subject, proving: Proving) -> Mappings:
-    """Nodes, edges and their symmetry."""
+    """The mappings as a graph: nodes, edges and their symmetry."""
     sym, nodes = subject.sym, dict[str, dict[str, Any]]()
     for space in sym.spaces:
         group = space.group
@@ -298,7 +298,7 @@ def graph(subject: Subject, proving: Proving) -> Mappings:
             scale: list[str] = []
             if isinstance(leaf, Leaf):
                 node, scale = leaf.space, [str(e) for e in leaf.scale] if any(leaf.scale) else []
-            else:  # an axis that stays: one node for each reason and size
+            else:  # a fixed axis: one node for each reason and size
                 node = f"{leaf.reason} ({leaf.size})"
                 nodes.setdefault(node, {"id": node, "size": leaf.size, "symmetry": "none", "fixed": leaf.reason})
             yield {"node": node, "place": place.strip(), "scale_exponents": scale}

@@ -1,7 +1,7 @@
-"""Structured pruning: some units of a hidden space taken out of every tensor that carries it.
+"""Structured pruning: removal of units of a hidden space from every tensor that carries it.
 
-A pruned model must equal the masked one: the whole model, of which some units no longer contribute. Its configuration,
-the sizes that its class builds it from, is kept in step with its tensors.
+A pruned model must equal the masked one: the whole model in which some units no longer contribute. Its configuration,
+the sizes from which its class builds it, is kept consistent with its tensors.
 """
 
 import copy
@@ -39,18 +39,18 @@ _REMOVE = (
     " Where it is a spectral norm, put the divided weight in its place first, after model.eval(): torch.nn.utils."
     "parametrize.remove_parametrizations(layer, 'weight') or torch.nn.utils.remove_spectral_norm(layer)."
 )
-_MOST_ATTRIBUTES = 8  # sizes noted in a module's attributes, of which any may have to change
+_MOST_ATTRIBUTES = 8  # sizes stored in a module's attributes, any of which may have to change
 _SIZES: dict[type[nn.Module], dict[str, int]] = {
     nn.Linear: {"out_features": 0, "in_features": 1},
     nn.Embedding: {"num_embeddings": 0, "embedding_dim": 1},
     nn.modules.batchnorm._NormBase: {"num_features": 0},  # of instances too
 }
-"""Attributes of torch's modules that say the length of an axis of ``weight``."""
-_MOST = 4  # settings that change together
+"""Attributes of torch's modules that store the length of an axis of ``weight``."""
+_MOST = 4  # most settings that change together
 
 
 Setting = tuple[tuple[str, ...], str, int]
-"""One size: the names down to the part of the configuration that holds it, its name and its new value."""
+"""One size: the path to the part of the configuration that holds it, its name and its new value."""
 
 
 @in_usual_mode
@@ -60,22 +60,22 @@ def prune_channels(
     """A smaller model without some units of a space: channels, hidden units of a gated MLP, heads, groups, experts.
 
     All tensors that carry the space lose the same rows. A space with parents loses the same units under each of them.
-    Sizes that modules note in attributes follow, and the configuration of a model of transformers where its class can
-    say them; where it cannot, ``save_pretrained`` of the smaller model refuses. The result is compared in float64 with
-    the whole model in which the units are masked: their slices are zero in all tensors, or, where a softmax or a top-k
-    chooses among them (experts), their logits are minus infinity.
+    Sizes stored in module attributes are updated, and so is the configuration of a transformers model if its class can
+    express them; if it cannot, ``save_pretrained`` of the smaller model refuses. The result is compared in float64 with
+    the whole model with the units masked: their slices are zero in all tensors or, if a softmax or a top-k chooses
+    among them (experts), their logits are minus infinity.
 
     Args:
         sym: The symmetry of the model's architecture.
-        space: Name of the space, as in ``sym.spaces``, or several that lose the same units, as those of all layers.
-        keep: Units that stay.
+        space: Name of the space, as in ``sym.spaces``, or several that lose the same units, like those of all layers.
+        keep: Units to keep.
         model: The model. It is left as it is.
         example_inputs: See ``symmetries``.
 
     Raises:
-        ValueError: If the space or a unit does not exist, none is kept, weights are quantised, or the model's code does
-            not run with fewer.
-        VerificationError: If the smaller model is another function than the masked one, as where a norm runs over the
+        ValueError: If the space or a unit does not exist, no unit is kept, weights are quantised, or the model's code
+            does not run with fewer units.
+        VerificationError: If the smaller model differs from the masked one, for instance because a norm runs over the
             units.
 
     Examples:
@@ -124,21 +124,21 @@ def prune_channels(
             "a size out of others, as D // h for the width of a head, keep that size in an attribute of the module."
         )
     raise VerificationError(
-        f"units must be ones that contribute to sums alone, so that pruning is masking. Got {_named(spaces)}, where "
+        f"units must contribute only to sums, so that pruning is masking. Got {_named(spaces)}, where "
         f"the pruned model differs by {error:.1e}: a norm runs over its units, or something chooses among them."
         f"{_REMOVE if spectral_norms(model) else ''}"
     )
 
 
 def _told(x: Tensor) -> Tensor:
-    """Random numbers in the place of zeros alone, which prove nothing: a norm leaves them zeros whatever its units."""
+    """Random numbers if all are zeros, which prove nothing: a norm keeps zeros, whatever its units."""
     if not x.is_floating_point() or bool(x.any()):
         return x
     return torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
 
 
 def _checked(sym: Symmetry, spaces: list[str], keep: Iterable[int] | Tensor) -> list[int]:
-    """The units in order."""
+    """The checked units, sorted."""
     if isinstance(keep, Tensor) and keep.dtype == torch.bool:
         raise ValueError("keep must hold the numbers of units. Got a mask: pass mask.nonzero()[:, 0].")
     units = sorted(int(k) for k in keep)
@@ -163,7 +163,7 @@ def _set(model: nn.Module, changes: Iterable[Change]) -> None:
 
 
 def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]], wide: Wide) -> None:
-    """Write the new sizes into the configuration; where the class has no words for them, saving is refused."""
+    """Write the new sizes into the configuration; if the class cannot express them, saving is refused."""
     if not is_configured(pruned):
         return
     own = wide.outputs(small)
@@ -176,14 +176,14 @@ def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]
     others = misfits(small)
     set_unsaveable(
         pruned,
-        f"model must have sizes that {type(pruned.config).__name__} can say, to be saved. Got others in "
+        f"model must have sizes that {type(pruned.config).__name__} can express, to be saved. Got others in "
         f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}. Prune every layer alike (space takes "
         "several names), or save its state_dict() and prune again after loading.",
     )
 
 
 def _cut(sym: Symmetry, model: nn.Module, rows: Rows) -> nn.Module:
-    """A copy of the model with the chosen rows of its tensors, and the sizes that torch's modules note."""
+    """A copy of the model with the chosen rows of its tensors, and with the sizes stored in torch's modules."""
     twin = rewritable(sym, model)
     names = {**{name: name for name in rows}, **{a: n for a, n in sym.aliases.items() if n in rows}}
     made: dict[str, Any] = {}
@@ -194,7 +194,7 @@ def _cut(sym: Symmetry, model: nn.Module, rows: Rows) -> nn.Module:
         for kind, size in ((nn.modules.conv._ConvNd, "groups"), (nn.GroupNorm, "num_groups")):
             if isinstance(module, kind) and isinstance(module.weight, Tensor) and kept is not None:
                 whole = len(module.weight) // getattr(module, size)
-                setattr(module, size, len(torch.unique(kept // whole)))  # of which at least one channel stays
+                setattr(module, size, len(torch.unique(kept // whole)))  # groups in which at least one channel stays
         if name not in made:
             old = getattr(module, last)
             new = old.detach()
@@ -221,11 +221,11 @@ def _note_sizes(module: nn.Module) -> None:
 
 
 def _choices(model: nn.Module, lengths: Iterable[tuple[str, list[tuple[int, int]]]]) -> Iterator[list[Change]]:
-    """Attributes that may have to change, alike in all modules of a class: all of them, none, then most of them.
+    """Attributes that may have to change, in all modules of a class alike: all of them, none, then most of them.
 
-    ``lengths`` are, for each axis, the module that holds its tensor, old and new lengths of the axis and its factors.
+    ``lengths`` give, for each axis, the module of its tensor, and old and new lengths of the axis and its factors.
     """
-    sizes: dict[str, dict[int, set[int]]] = {}  # of the modules that hold the tensors, and of those around them
+    sizes: dict[str, dict[int, set[int]]] = {}  # for the modules that hold the tensors, and those around them
     for own, all_ in lengths:
         for place, pairs in ((own, all_[:1]), (own.rpartition(".")[0], all_)):
             for old, new in pairs:
@@ -247,7 +247,7 @@ def _choices(model: nn.Module, lengths: Iterable[tuple[str, list[tuple[int, int]
 
 
 def _lengths(axis: Axis, spaces: Sequence[str], new: int) -> Iterator[tuple[int, int]]:
-    """Old and new lengths of an axis, of its factors and of products of neighbours among these."""
+    """Old and new lengths of an axis, of its factors, and of products of adjacent factors."""
     units = torch.arange(new)
     here = [space for space in spaces if space in spaces_of([axis])]
 
@@ -274,13 +274,13 @@ def masked(sym: Description, model: nn.Module, kept: Rows) -> nn.Module:
         for tensor, axis, gone in _gone(sym, twin, kept):
             tensor.index_fill_(axis, gone, 0)
         for name, norm in spectral_norms(twin).items():
-            norm.u.mul_(divisors[name] / norm.size)  # else what is left would be divided by a norm of its own
+            norm.u.mul_(divisors[name] / norm.size)  # else the remainder would be divided by its own norm
     return twin
 
 
 @contextmanager
 def excluded(sym: Description, model: nn.Module, kept: Rows) -> Iterator[nn.Module]:
-    """The model in which units that a softmax or a top-k compares are never chosen: their logits are minus infinity."""
+    """The model in which removed units are never chosen by a softmax or top-k: their logits are minus infinity."""
     twin = rewritable(sym, model)
     columns: dict[int, Tensor] = {}
     for tensor, axis, gone in _gone(sym, twin, kept):
@@ -294,7 +294,7 @@ def excluded(sym: Description, model: nn.Module, kept: Rows) -> Iterator[nn.Modu
 
 
 class _Logits(TorchFunctionMode):
-    """Some outputs of some linear maps are minus infinity."""
+    """A mode in which some outputs of some linear maps are minus infinity."""
 
     def __init__(self, columns: dict[int, Tensor]) -> None:
         super().__init__()
@@ -309,7 +309,7 @@ class _Logits(TorchFunctionMode):
 
 
 def _gone(sym: Description, twin: nn.Module, kept: Rows) -> Iterator[tuple[Tensor, int, Tensor]]:
-    """Every tensor and axis with the rows that do not stay."""
+    """Every tensor and axis with the rows to remove."""
     statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
     statistics |= {name for norm in spectral_norms(twin).values() for name in (norm.u_name, norm.v_name)}
     live = tensors_of(twin)
@@ -322,10 +322,10 @@ def _gone(sym: Description, twin: nn.Module, kept: Rows) -> Iterator[tuple[Tenso
 def fitting(
     small: nn.Module, lengths: Iterable[tuple[int, int]], same: Callable[[nn.Module], bool], dtype: torch.dtype
 ) -> tuple[Setting, ...] | None:
-    """The settings with which the class of a pruned model builds it; ``None`` where it has no words for its sizes.
+    """The settings with which the class of a pruned model builds it; ``None`` if they cannot express its sizes.
 
     ``small`` still has the configuration of the whole model, whose weights had ``dtype``; ``same`` says whether a model
-    is the same function. ``lengths`` are old and new ones of axes and of their factors.
+    computes the same function. ``lengths`` are old and new lengths of axes and of their factors.
     """
     made = lambda settings: built(small, lambda config: write(config, settings))
     wanted, before = shapes(small), made(())
@@ -351,7 +351,7 @@ def write(config: Any, settings: Iterable[Setting]) -> Any:
 
 
 def _candidates(config: Any, lengths: set[tuple[int, int]], path: tuple[str, ...] = ()) -> Iterator[Setting]:
-    """Sizes of an old length, and sizes left open, with each new length."""
+    """Settings equal to an old length, or left open, with each new length."""
     for name, value in vars(config).items():
         if name.startswith("_"):
             continue
@@ -363,9 +363,9 @@ def _candidates(config: Any, lengths: set[tuple[int, int]], path: tuple[str, ...
 
 
 def _rebuilt(small: nn.Module, settings: tuple[Setting, ...], dtype: torch.dtype) -> Iterator[nn.Module]:
-    """What a user gets who loads the pruned tensors into the configured class, as it is built and cast to a dtype.
+    """The model that a user gets by loading the pruned tensors into the configured class, also cast to a dtype.
 
-    A cast model has rounded its tables, those of rotary embeddings for one, which are no part of a state dict.
+    A cast model has rounded tables, such as those of rotary embeddings, which are not part of a state dict.
     """
     wide = next(small.parameters()).dtype
     for own in (wide, dtype):

@@ -1,4 +1,4 @@
-"""Mappings of a model in the words of another tool, each verified numerically."""
+"""Mappings of a model in the format of another tool, each verified numerically."""
 
 import json
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from ..programs import Vertex
 
 @dataclass(frozen=True)
 class Proof:
-    """A random element of one entry, applied in every layer to a float64 copy of a network.
+    """The proof of one entry: a random element, applied in every layer to a float64 copy of a network.
 
     Attributes:
         error: Relative change of the outputs.
-        control: The same with one of the tensors left as it was, which must be seen.
+        control: The same with one of the tensors left unchanged; it must be large.
         rtol: Largest error that rounding may cause at the lowest precision in the network's code.
         model: The network that was run.
     """
@@ -36,7 +36,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Place:
-    """One occurrence of an entry: names of modules, or of tensors where no module stands for them."""
+    """One occurrence of an entry: names of modules, or of tensors if no module represents them."""
 
     writes: tuple[str, ...]
     reads: tuple[str, ...]
@@ -50,10 +50,10 @@ class Entry:
     Attributes:
         kind: ``"norm"`` and ``"linear"`` for scales, by the module that writes; ``"R1"``, ``"R2"``; ``"permutation"``.
         writes: Patterns of the modules that write the channels.
-        reads: Patterns of those that read them.
-        places: Where it occurs.
-        proof: What numbers say; ``None`` where nothing could be run.
-        note: What a user of the tool should know.
+        reads: Patterns of the modules that read them.
+        places: Its occurrences.
+        proof: The numerical proof; ``None`` if nothing could be run.
+        note: A remark for users of the tool.
     """
 
     kind: str
@@ -78,17 +78,17 @@ class Absent:
 
 @dataclass(frozen=True, repr=False)
 class Mappings(Result):
-    """What another tool needs of a model's symmetry.
+    """A model's symmetry in the format of another tool.
 
     Attributes:
         format: Name of the format.
         model: Name of the model's class.
-        entries: What there is, generalised over layers.
-        absent: What is not listed, and why.
-        document: The entries in the tool's own words, as plain data.
-        python: The same as Python code; empty where the tool takes none.
-        notes: What a reader should know.
-        graph: Modules and what joins them, in order of the run; to draw.
+        entries: The mappings, generalised over layers.
+        absent: Modules that are not listed, and why.
+        document: The entries in the tool's own format, as plain data.
+        python: The same as Python code; empty if the tool takes none.
+        notes: Remarks for the reader.
+        graph: Modules and their connections, in running order; for drawing.
     """
 
     format: str
@@ -113,7 +113,7 @@ class Mappings(Result):
         """Write the document for the tool: ``.yaml``, ``.py`` or ``.json``.
 
         Raises:
-            ValueError: If the suffix is another, or the tool takes no Python.
+            ValueError: If the suffix is not one of these, or the tool takes no Python.
         """
         path = Path(path)
         texts = {".yaml": self.to_yaml(), ".yml": self.to_yaml(), ".json": f"{json.dumps(self.document, indent=1)}\n"}
@@ -124,7 +124,7 @@ class Mappings(Result):
         return write_text(path, texts[path.suffix])
 
     def summary(self) -> str:
-        """Entries with their proofs, then what is not listed and why."""
+        """The entries with their proofs, then what is not listed and why."""
         proved = sum(entry.proof is not None and entry.proof.passed for entry in self.entries)
         lines = [
             f"{self.format}: {counted(len(self.entries), 'entry')} of {self.model}, {proved} verified numerically, "
@@ -139,7 +139,7 @@ class Mappings(Result):
     _columns = ("listed", "kind", "writes", "reads", "places", "error", "control", "note")
 
     def _rows(self) -> list[dict[str, Any]]:
-        """One row per entry, then one per reason why something is not listed."""
+        """One row per entry, then one per reason for what is not listed."""
         rows: list[tuple[Any, ...]] = []
         for e in self.entries:
             error, control = (e.proof.error, e.proof.control) if e.proof else (None, None)
@@ -156,7 +156,7 @@ def _said(proof: Proof | None) -> str:
 
 
 def _yaml(value: Any, depth: int) -> list[str]:
-    """Block style for mappings and lists, JSON for the rest (which YAML reads)."""
+    """Lines of YAML: block style for mappings and lists, and JSON (which YAML reads) for the rest."""
     indent, lines = "  " * depth, list[str]()
     if not (isinstance(value, dict | list) and value):
         return [f"{indent}{json.dumps(value)}"]

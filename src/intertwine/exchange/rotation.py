@@ -1,8 +1,8 @@
-"""Rotations of a network's hidden spaces that spread outliers before quantisation: applied to its weights, or listed.
+"""Rotations of a network's hidden spaces that spread outliers before quantisation, applied to weights or listed.
 
-In the words of SpinQuant and QuaRot, R1 turns the residual stream, once the gains of its norms are folded into the
-layers that read them; R2 turns the values of every head. R3 turns queries and keys behind their rotary embedding and R4
-the inputs of the last layer of an MLP: what stands before lets no rotation through, so that these are online.
+In the terms of SpinQuant and QuaRot, R1 rotates the residual stream, once the gains of its norms are folded into the
+layers that read them; R2 rotates the values of every head. R3 rotates queries and keys after their rotary embedding,
+and R4 the inputs of an MLP's last layer: the operations before these let no rotation through, so they are online.
 """
 
 import re
@@ -84,7 +84,7 @@ def _paley(n: int) -> Tensor | None:
 
 
 def _jacobsthal(q: int) -> Tensor:
-    """``Q_ij`` is 1 where ``i - j`` is a square modulo ``q``, -1 where it is not, 0 where ``i = j``."""
+    """The matrix ``Q_ij``: 1 if ``i - j`` is a square modulo ``q``, -1 if it is not, 0 if ``i = j``."""
     squares = {x * x % q for x in range(1, q)}
     places = torch.arange(q)
     character = torch.tensor([0] + [1 if x in squares else -1 for x in range(1, q)]).double()
@@ -92,7 +92,7 @@ def _jacobsthal(q: int) -> Tensor:
 
 
 def _bordered(core: Tensor, corner: int) -> Tensor:
-    """The core with a row of ones above it, and a column of ``corner`` beside it."""
+    """The core with a row of ones above it and a column of ``corner`` beside it."""
     q = len(core)
     full = torch.zeros(q + 1, q + 1, dtype=torch.float64)
     full[0, 1:], full[1:, 0], full[1:, 1:] = 1, corner, core
@@ -109,7 +109,7 @@ _ORTHOGONAL = 1e-6
 
 @dataclass(frozen=True)
 class Rotated:
-    """One space that was rotated: its name, its size, how many matrices it has, and ``"stream"`` or ``"heads"``."""
+    """One rotated space: its name, its size, its number of matrices, and ``"stream"`` or ``"heads"``."""
 
     space: str
     size: int
@@ -119,14 +119,14 @@ class Rotated:
 
 @dataclass(frozen=True, repr=False)
 class Rotation(Result):
-    """What ``rotate`` made.
+    """The result of ``rotate``.
 
     Attributes:
-        rotated: The spaces.
+        rotated: The rotated spaces.
         kept: Norms whose gain could not be folded, with the reason: streams before them cannot rotate.
-        added: Tensors that the new model has more: weights that were tied, biases that were not there.
-        proof: The new function against the old one in float64, with a control that must fail.
-        certified: For which inputs the function is the same, in words.
+        added: Extra tensors of the new model: weights that were tied, and biases that did not exist.
+        proof: Comparison of the new function with the old one in float64, with a control that must fail.
+        certified: The inputs on which the function is certified to be the same, in words.
         model: The new model, of the same class.
         transformation: The element that was applied after folding.
     """
@@ -168,28 +168,28 @@ def rotate(
 ) -> Rotation:
     r"""Rotate the residual streams (R1 of SpinQuant) and the values of every head (R2): the same function.
 
-    The gains of norms are folded first, since a gain per unit ties a stream to its axes; then every space that the
-    symmetry finds orthogonal is a stream that may rotate. Layer norms subtract the mean, which is kept where ``Q 1 =
-    1``: ``"hadamard"`` and ``"random"`` matrices are followed there by the reflection that brings ``Q 1`` back, so that
-    a model with layer norms stays one. Other linear spaces (values of heads, queries and keys without rotary
+    The gains of norms are folded first, since a gain per unit ties a stream to its axes. Then every space with an
+    orthogonal group is a stream that may rotate. Layer norms subtract the mean, which is kept if ``Q 1 = 1``:
+    ``"hadamard"`` and ``"random"`` matrices are followed there by the reflection that maps ``Q 1`` back to ``1``, so
+    that a model with layer norms stays one. Other linear spaces (values of heads, queries and keys without rotary
     embeddings) rotate head by head with the same matrix.
 
     Args:
         model: The model. It is left as it is.
         example_inputs: See ``symmetries``.
-        stream: ``"hadamard"`` (with random signs), ``"random"`` (Haar), ``"principal"`` (the axes in which what all
-            weights write to and read from it is uncorrelated, largest first), an orthogonal ``(n, n)`` matrix, or
-            ``None``.
+        stream: ``"hadamard"`` (with random signs), ``"random"`` (Haar), ``"principal"`` (the principal axes of
+            everything that weights write to the stream or read from it, largest first), an orthogonal ``(n, n)``
+            matrix, or ``None``.
         heads: ``"hadamard"``, ``"random"``, a matrix or ``None`` for other linear spaces.
-        seed: Of random signs and matrices.
-        extend: Untie weights where a gain or a turn needs that; biases turn with the stream, and none is added.
+        seed: Seed of random signs and matrices.
+        extend: Untie weights if a gain or a rotation needs it; biases rotate with the stream, and none is added.
 
     Returns:
         The rotated model, what was rotated, and the numerical proof.
 
     Raises:
-        ValueError: If no stream can rotate, naming the obstacle, or no heads; if a matrix is not orthogonal, does not
-            fit, or does not keep the vector of ones where a layer norm reads the stream.
+        ValueError: If no stream can rotate (the obstacle is named), or no heads; if a matrix is not orthogonal, does
+            not fit, or does not keep the vector of ones although a layer norm reads the stream.
         VerificationError: If the function changed.
 
     Examples:
@@ -206,7 +206,7 @@ def rotate(
     """  # noqa: DOC502 - raised by what it calls
     for name, choice in (("stream", stream), ("heads", heads)):
         _check_choice(name, choice)
-    rewriter = Rewriter(model, example_inputs, extend, biases=False)  # a stream turns with its norms' biases
+    rewriter = Rewriter(model, example_inputs, extend, biases=False)  # a stream rotates with its norms' biases
     outcome = fold_norms(rewriter) if stream is not None else Outcome()
     sym, centred = rotatable(rewriter)
     generator = torch.Generator().manual_seed(seed)
@@ -217,7 +217,7 @@ def rotate(
         if choice is None or space.size < 2:
             continue
         fixes_ones = kind == "stream" and space.name in centred
-        if isinstance(choice, str) and choice == "principal":  # eigenvectors of all that is written and read, X X^T
+        if isinstance(choice, str) and choice == "principal":  # eigenvectors of X X^T over all written and read slices
             state = rewriter.graph.state
             rows = (m.read(state) for m in carrying(sym.layouts, space) if m.tensor in state)
             gram = torch.stack([x @ x.mT for x in rows]).sum(0)
@@ -242,7 +242,7 @@ def rotate(
 
 
 def _check_choice(name: str, choice: object) -> None:
-    """Refuse what is no matrix and no name of one."""
+    """Refuse a choice that is neither a matrix nor the name of one."""
     if isinstance(choice, Tensor):
         square = choice.ndim == 2 and choice.shape[0] == choice.shape[1] and choice.is_floating_point()
         if not square or not Orthogonal(len(choice)).contains(choice, _ORTHOGONAL):
@@ -276,7 +276,7 @@ def _matrix(choice: str | Tensor, space: Space, fixes_ones: bool, generator: tor
 
 
 def _obstacle(sym: Symmetry, kept: tuple[tuple[str, str], ...]) -> str:
-    """Why no stream can rotate: a gain that stays, or what restricts the space that most tensors carry."""
+    """The reason why no stream can rotate: a gain that stays, or a restriction of the space that most tensors carry."""
     if kept:
         return "; ".join(f"{tensor}: {reason}" for tensor, reason in kept[:3])
     for name, layout in sym.layouts.items():
@@ -290,7 +290,7 @@ def _obstacle(sym: Symmetry, kept: tuple[tuple[str, str], ...]) -> str:
 
 
 def rotations(subject: Subject, proving: Proving) -> Mappings:
-    """R1 and R2 with their proofs, and what is online with the reason."""
+    """The mappings with R1 and R2 and their proofs, and the online rotations with the reason."""
     notes, entries = list(proving.notes), []
     stream = _tried(proving, stream="random", heads=None)
     if isinstance(stream, Rotation):
@@ -298,7 +298,7 @@ def rotations(subject: Subject, proving: Proving) -> Mappings:
             if any(space.name == rotated.space for space in subject.sym.spaces):
                 uses = _uses(subject.sym, subject.sym.space(rotated.space))
                 reads = [u for u in uses if not _writes(subject.sym, u)]
-                # gains are folded before the stream turns
+                # gains are folded before the stream rotates
                 is_gain = lambda u: len(subject.sym.layouts[u.tensor].axes) == 1 and not u.tensor.endswith("bias")
                 writes = [u for u in uses if u not in reads and not is_gain(u)]
                 entries.append(_entry("R1", subject, writes, reads, stream, proving))
@@ -320,7 +320,7 @@ def rotations(subject: Subject, proving: Proving) -> Mappings:
 
 
 def _tried(proving: Proving, **choice: str | None) -> Rotation | str:
-    """A random rotation of the network, or why there is none."""
+    """A random rotation of the network, or the reason why there is none."""
     network = proving.subject.network
     if proving.probe is None or network is None:
         return "nothing can be run"
@@ -343,7 +343,7 @@ def _writes(sym: Description, use: Use) -> bool:
 def _entry(
     kind: str, subject: Subject, writes: list[Use], reads: list[Use], made: Rotation | str, proving: Proving
 ) -> Entry:
-    """One kind of rotation everywhere."""
+    """The entry for one kind of rotation in all layers."""
     sides = [tuple(dict.fromkeys(use.module for use in side)) for side in (writes, reads)]
     patterns = []
     for names in sides:
@@ -356,7 +356,7 @@ def _entry(
 
 
 def _online(subject: Subject) -> list[Absent]:
-    """Layers whose inputs cannot be turned in the weights, and the outputs that another output meets."""
+    """Layers whose inputs cannot be rotated in the weights, and outputs that meet another output."""
     found: dict[tuple[str, str], list[str]] = {}
     heads = {parent for space in subject.sym.spaces if not space.group.turns for parent in space.parents}
     for space in subject.sym.spaces:

@@ -1,17 +1,17 @@
 """Formats of scale mappings: llm-compressor and NVIDIA Model Optimizer.
 
-Mappings of llm-compressor: AWQ and SmoothQuant, as the YAML and Python that its recipes take.
+Mappings of llm-compressor: AWQ and SmoothQuant, in the YAML and Python form of its recipes.
 
 Its modifiers divide the rows of the smooth layer's weight, and its bias or gain, by ``s``, and multiply the columns of
 the balance layers' weights by ``s`` (llm-compressor 0.14, ``modifiers/transform/awq/base.py``): channel ``i`` of one
 must be channel ``i`` of the other.
 
-Fusions of NVIDIA Model Optimizer: scales before quantisation that go into the layer in front.
+Fusions of NVIDIA Model Optimizer: scales before quantisation that are folded into the preceding layer.
 
-AWQ in Model Optimizer multiplies the inputs of a linear layer by ``pre_quant_scale``. Where another linear layer, or a
-norm, writes them, that scale goes into its weights, and nothing is multiplied at run time. Model Optimizer lists such
-pairs by the class of the module that holds both (``PQS_FUSE_MODULE_MAPPING`` in modelopt 0.47,
-``torch/export/quant_utils.py``); the pairs here have that shape.
+AWQ in Model Optimizer multiplies the inputs of a linear layer by ``pre_quant_scale``. If another linear layer or a norm
+writes them, that scale goes into its weights, and nothing is multiplied at run time. Model Optimizer lists such pairs
+by the class of the module that holds both (``PQS_FUSE_MODULE_MAPPING`` in modelopt 0.47,
+``torch/export/quant_utils.py``); the pairs here have that form.
 """
 
 import re
@@ -38,10 +38,10 @@ _OFFSET = "the gain is {c:g} + weight, and {c:g} + weight is what is scaled: llm
 
 
 def llm_compressor(subject: Subject, proving: Proving) -> Mappings:
-    """``AWQModifier`` and ``SmoothQuantModifier``, each before the quantisation that it is usually run with.
+    """Mappings for ``AWQModifier`` and ``SmoothQuantModifier``, each before the quantisation it is usually run with.
 
-    A recipe of two stages, of which a user takes one: ``oneshot(model, recipe="recipe.yaml", stage="awq")``.
-    ``SmoothQuantModifier`` smooths norms alone; output layers are not quantised.
+    The recipe has two stages, of which a user runs one: ``oneshot(model, recipe="recipe.yaml", stage="awq")``.
+    ``SmoothQuantModifier`` smooths only norms; output layers are not quantised.
     """
     found = _proved(subject, proving)
     awq = [{"smooth_layer": e.writes[0], "balance_layers": list(e.reads)} for e in found.entries]
@@ -65,14 +65,14 @@ def llm_compressor(subject: Subject, proving: Proving) -> Mappings:
 
 
 def model_optimizer(subject: Subject, proving: Proving) -> Mappings:
-    """Pairs of linear layers by the class that holds both, and norms with the layers that they write for."""
+    """Mappings as pairs of linear layers, by the class that holds both, and norms with the layers that read them."""
     found = _proved(subject, proving)
     held: dict[tuple[str, str], dict[str, None]] = {}
     for entry in found.entries:
         for place in entry.places if entry.kind != "norm" else ():
             for name in place.reads:
                 a, b = place.writes[0].split("."), name.split(".")
-                common = len(beginning(a[:-1], b[:-1]))  # names of the module that holds both
+                common = len(beginning(a[:-1], b[:-1]))  # name parts of the module that holds both
                 inner = ".".join(a[common:]), ".".join(b[common:])
                 held.setdefault(inner, {})[_class(subject.network, ".".join(a[:common]))] = None
     linears = [
@@ -97,7 +97,7 @@ def _proved(subject: Subject, proving: Proving) -> Mappings:
 
 
 def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping]) -> Proof:
-    """The proof with ``s`` random for every channel: writes by ``1 / s``, reads by ``s``; a control leaves one out."""
+    """The proof with random ``s`` per channel: writes times ``1 / s``, reads times ``s``; a control omits one."""
     generator = torch.Generator().manual_seed(0)
     changed: dict[str, Tensor] = {}
     for mapping in mappings:
@@ -122,15 +122,15 @@ def _class(network: nn.Module | None, name: str) -> str:
 
 
 class ScaleEntries(NamedTuple):
-    """Entries with the mappings that each stands for, by outline: names without the numbers of layers."""
+    """Entries and the mappings that each represents, by outline (names without layer numbers)."""
 
-    mappings: Mapping[tuple[str, ...], list[ScaleMapping]]  # Those in every layer
+    mappings: Mapping[tuple[str, ...], list[ScaleMapping]]  # The mappings in every layer
     entries: Mapping[tuple[str, ...], Entry]
-    absent: tuple[Absent, ...]  # What reads channels that no entry scales, and why
+    absent: tuple[Absent, ...]  # Readers of channels that no entry scales, and why
 
 
 def scale_entries(subject: Subject) -> ScaleEntries:
-    """Mappings that a tool can apply which scales whole layers, and the reasons for all others."""
+    """Mappings that a tool that scales whole layers can apply, and the reasons against all others."""
     sym = subject.sym
     found, refused = scale_mappings(sym)
     grouped: dict[tuple[str, ...], list[ScaleMapping]] = {}
@@ -184,7 +184,7 @@ def _places(sym: Description, mapping: ScaleMapping) -> list[Place]:
 
 
 def _unfit(subject: Subject, mapping: ScaleMapping) -> str:
-    """Why a tool that scales whole layers in order cannot apply a mapping; empty if it can."""
+    """The reason why a tool that scales whole layers in order cannot apply a mapping; empty if it can."""
     sym = subject.sym
     if any(use.module in subject.last for use in mapping.reads):
         return _OUTPUT
@@ -199,7 +199,7 @@ def _unfit(subject: Subject, mapping: ScaleMapping) -> str:
 
 
 def _disorder(sym: Description, mapping: ScaleMapping, use: Use, reads: list[Tensor]) -> str:
-    """What is wrong with the order of the written channels; empty if they are the last rows, one for each scale."""
+    """The problem with the order of the written channels; empty if they are the last rows, one for each scale."""
     order = channels(sym, mapping, use)
     rows = (order >= 0).nonzero().flatten()
     if not packed(use.tensor) and not torch.equal(rows, torch.arange(len(order) - len(rows), len(order))):
@@ -212,7 +212,7 @@ def _disorder(sym: Description, mapping: ScaleMapping, use: Use, reads: list[Ten
 
 
 def _shared(sym: Description, mapping: ScaleMapping) -> str:
-    """Inputs that share a scale."""
+    """A remark on inputs that share a scale."""
     sizes = {len(order := channels(sym, mapping, use)) // (int(order.max()) + 1) for use in mapping.reads}
     if sizes == {1}:
         return ""
@@ -241,7 +241,7 @@ def _absent(subject: Subject, covered: set[str], reasons: Mapping[str, str]) -> 
 
 
 def _input_axis(sym: Description, name: str) -> int:
-    """The axis of a weight along which it reads: the last, but the first where the last is what its module returns."""
+    """The axis along which a weight reads: the last, or the first if its module returns the last."""
     axes, returned = sym.layouts[name].axes, sym.features.get(name.rpartition(".")[0])
     carried = [{leaf.space for _, leaf in leaves(axis) if isinstance(leaf, Leaf)} for axis in axes]
     if returned is None or len(axes) != 2 or not carried[1]:
@@ -251,7 +251,7 @@ def _input_axis(sym: Description, name: str) -> int:
 
 
 def _restriction(sym: Description, name: str) -> str:
-    """What keeps the last axis that carries anything from being scaled."""
+    """The reason why the last axis that carries a space cannot be scaled."""
     said: list[str] = []
     for _, leaf in leaves(sym.layouts[name].axes[_input_axis(sym, name)]):
         if not isinstance(leaf, Leaf):

@@ -1,9 +1,8 @@
-"""Scale mappings: one module writes channels divided by ``s``, and those that read them multiply by ``s``.
+"""Scale mappings: one module writes channels divided by ``s``, and their readers multiply by ``s``.
 
 A space of a symmetry has generators of scales, each with an exponent for every tensor axis that carries the space. A
-generator whose exponents are ``-1`` on what one module writes and ``+1`` on what others read is what AWQ and
-SmoothQuant call a mapping; so is the diagonal part of a space that general linear maps act on (the values of
-attention).
+generator with exponents ``-1`` on what one module writes and ``+1`` on what others read is what AWQ and SmoothQuant
+call a mapping; so is the diagonal part of a space with general linear maps (the values of attention).
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from .permutations import unit_numbers
 
 Powers = tuple[tuple[int, Fraction], ...]
 
-_LARGEST = 4  # most generators that act on the same axes, of which every combination is tried
+_LARGEST = 4  # most generators on the same axes of which every combination is tried
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Use:
 
     @property
     def module(self) -> str:
-        """Name of the module that holds the tensor; packed experts stand for themselves."""
+        """Name of the module that holds the tensor; packed experts count as modules."""
         return packed(self.tensor) or self.tensor.rpartition(".")[0]
 
 
@@ -49,10 +48,10 @@ class ScaleMapping:
     """A positive scale for each channel of a space that one module writes and others read."""
 
     space: str  # Name of the space
-    # Numbers of the space's own generators of scales that ``s`` goes into, with its power in each; number 0 for the
-    # diagonal of linear maps
+    # Numbers of the space's scale generators that contain ``s``, with its power in each; number 0 is the diagonal of
+    # linear maps
     generator: Powers
-    diagonal: bool  # Whether they are the diagonal of linear maps
+    diagonal: bool  # Whether the scales are the diagonal of linear maps
     writes: tuple[Use, ...]  # What the smooth layer writes, exponent -1: weight rows and bias, or the gain of a norm
     reads: tuple[Use, ...]  # What the balance layers read, exponent +1
 
@@ -72,11 +71,11 @@ class ScaleMapping:
 
 
 Refusal = tuple[tuple[str, ...], str]
-"""Scales that are there and are no mapping: the tensors that they read and the reason."""
+"""Scales that are no mapping: the tensors that they read, and the reason."""
 
 
 def scale_mappings(sym: Description) -> tuple[list[ScaleMapping], list[Refusal]]:
-    """Every scale mapping of a symmetry, as the spaces first occur, and the scales that are none with the reason."""
+    """Every scale mapping of a symmetry, in order of the spaces; and the scales that are none, with the reason."""
     carried: dict[str, list[tuple[str, int, Leaf]]] = {space.name: [] for space in sym.spaces}
     for name, layout in sym.layouts.items():
         for dim, axis in enumerate(layout.axes):
@@ -95,20 +94,20 @@ def scale_mappings(sym: Description) -> tuple[list[ScaleMapping], list[Refusal]]
             }
             mapping = _mapping(space, generator, exponents, written)
             (found if isinstance(mapping, ScaleMapping) else refused).append(mapping)  # type: ignore[arg-type]
-    # What one scale for each head does, scales for each channel of the head do too.
+    # Scales for each channel of a head include the effect of one scale per head.
     count = lambda space: prod(sym.space(name).size for name in (space, *sym.space(space).parents))
     seen = {(m.smooth, m.balance): m for m in sorted(found, key=lambda m: count(m.space))}
     return [m for m in found if seen[m.smooth, m.balance] is m], refused
 
 
 def channels(sym: Description, mapping: ScaleMapping, use: Use) -> Tensor:
-    """Number of the scale that each position along an axis takes, -1 where it takes none."""
+    """Number of the scale for each position along an axis; -1 if there is none."""
     scaled_there = lambda leaf: bool(mapping.exponent(leaf))
     return unit_numbers(sym, sym.space(mapping.space), use.tensor, use.axis, scaled_there)
 
 
 def scaled(sym: Description, mapping: ScaleMapping, name: str, tensor: Tensor, logs: Tensor) -> Tensor:
-    """A tensor with all of its axes scaled that a mapping scales, by logarithms ``(p..., n)`` of the scales."""
+    """A tensor scaled along all axes of a mapping, by logarithms ``(p..., n)`` of the scales."""
 
     def leaf(old: Leaf) -> Leaf:
         scale = (mapping.exponent(old),) if old.space == mapping.space else ()
@@ -124,7 +123,7 @@ def _exponent(generator: Powers, diagonal: bool, leaf: Leaf) -> Fraction:
 
 
 def _generators(space: Space, carried: list[Leaf]) -> Iterator[Powers]:
-    """Combinations of a space's generators that act on as few axes as possible; one for the diagonal matrices."""
+    """Combinations of a space's generators that act on as few axes as possible, and one for diagonal matrices."""
     if space.group.mixes:
         if any(leaf.variance == -1 for leaf in carried):
             yield ((0, Fraction(1)),)
@@ -137,7 +136,7 @@ def _generators(space: Space, carried: list[Leaf]) -> Iterator[Powers]:
 
 
 def _components(columns: list[tuple[Fraction, ...]], count: int) -> list[list[int]]:
-    """Generators that act on common axes, together."""
+    """Generators grouped by common axes."""
     together = Joined(map(str, range(count)))
     for column in columns:
         together.join(str(k) for k, exponent in enumerate(column) if exponent)
@@ -145,7 +144,7 @@ def _components(columns: list[tuple[Fraction, ...]], count: int) -> list[list[in
 
 
 def _circuits(columns: list[tuple[Fraction, ...]], count: int) -> Iterator[tuple[Fraction, ...]]:
-    """Combinations of ``count`` generators that vanish on as many of the columns as they can."""
+    """Combinations of ``count`` generators that vanish on as many columns as possible."""
     if count == 1 or count > _LARGEST:
         for k in range(count):
             yield tuple(Fraction(int(i == k)) for i in range(count))
@@ -166,7 +165,7 @@ def _circuits(columns: list[tuple[Fraction, ...]], count: int) -> Iterator[tuple
 
 
 def _writers(sym: Description) -> Callable[[Space, Powers, str, int, Fraction], bool]:
-    """Whether an axis of a tensor becomes the channels of what its module returns."""
+    """The test whether a tensor axis becomes the channels of its module's output."""
     outputs = {tap.partition("#")[0]: layout for tap, layout in [*sym.features.items()][::-1]}  # of each the first
 
     def written(space: Space, generator: Powers, tensor: str, dim: int, e: Fraction) -> bool:
@@ -174,7 +173,7 @@ def _writers(sym: Description) -> Callable[[Space, Powers, str, int, Fraction], 
         if returned is not None:
             found = (x for axis in returned.axes for _, x in leaves(axis) if isinstance(x, Leaf))
             return any(x.space == space.name and _exponent(generator, space.group.mixes, x) == e for x in found)
-        axes = sym.layouts[tensor].axes  # what the module returns does not move
+        axes = sym.layouts[tensor].axes  # the module's output does not move
         moving = [i for i, axis in enumerate(axes) if spaces_of([axis])]
         return len(axes) == 1 or dim != moving[-1] or dim == 0
 
@@ -184,10 +183,10 @@ def _writers(sym: Description) -> Callable[[Space, Powers, str, int, Fraction], 
 def _mapping(
     space: Space, generator: Powers, exponents: dict[tuple[str, int], Fraction], written: Callable[..., bool]
 ) -> ScaleMapping | Refusal:
-    """The mapping that a generator is, or why it is none."""
+    """The mapping of a generator, or the reason why it is none."""
     writes = {at: e for at, e in exponents.items() if not packed(at[0]) and written(space, generator, *at, e)}
     reads = {at: e for at, e in exponents.items() if not packed(at[0]) and at not in writes}
-    for at, e in exponents.items():  # experts write what they share with a module that writes, else the first does
+    for at, e in exponents.items():  # experts write what they share with a writing module, else the first does
         if packed(at[0]):
             (writes if e in writes.values() or not (writes or -e in reads.values() or e in reads.values()) else reads)[
                 at

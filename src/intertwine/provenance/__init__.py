@@ -1,4 +1,4 @@
-"""Provenance: whether one network was trained independently of another, which parts, and what changed between two."""
+"""Provenance: whether networks or parts of them were trained independently, and what changed between two."""
 
 from .comparable import States, in_one_gauge
 from .descent import Merge

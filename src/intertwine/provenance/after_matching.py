@@ -1,8 +1,8 @@
-"""Test after matching: whether units that were moved agree more than those of networks known to be independent.
+"""Test after matching: whether moved units agree more than those of networks known to be independent.
 
-No exact test can see through a laundering: what it may look at is the same for all orders and bases of the units, so
-permuting them leaves nothing to compare with. And networks of one task learn alike units, so that they agree beyond
-chance once matched. How far is measured on independent networks, and their spread gives the p-value.
+No exact test can see through laundering: it may only use what is the same for all orders and bases of the units, so
+permuting them leaves nothing to compare with. Moreover, networks of one task learn similar units, so that they agree
+beyond chance once matched. How much they agree is measured on independent networks, whose spread gives the p-value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ FEWEST = 4  # independent networks
 
 @dataclass(frozen=True)
 class Likeness:
-    """Likeness of two networks after matching, in balanced coordinates."""
+    """Similarity of two networks after matching, in balanced coordinates."""
 
     explained: float  # Share of the weights' squares that the matched network explains
     tensors: Mapping[str, float]  # Cosine of every tensor of three entries or more
@@ -38,20 +38,20 @@ class Likeness:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What matching found, beside the same of independent networks."""
+    """The result of matching, beside that for independent networks."""
 
     found: Likeness  # Likeness of the two networks
     independent: tuple[Likeness, ...]  # Likeness of the first with each independent network
     log_p: float  # Logarithm of the p-value
-    # Agreement by space: units count as agreeing where their cosine is above all of independent networks
+    # Agreement by space: units agree if their cosine is above that in all independent networks
     spaces: tuple[SpaceAgreement, ...]
     tensors: tuple[TensorAgreement, ...]  # Agreement by tensor
 
 
 def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
-    """Match two networks over the whole group of their architecture, as ``same`` does, and compare what is matched.
+    """Match two networks over the whole group of their architecture, as ``same`` does, and compare the result.
 
-    ``g`` is the element that moves the first where it was found already.
+    ``g`` is the element that moves the first, if already known.
     """
     whole = pair.padded()
     g = matched(whole).g if g is None else g
@@ -82,7 +82,7 @@ def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
 
 
 def _moved(pair: Pair, g: Transformation) -> Iterator[tuple[Symmetry, dict[str, Tensor], dict[str, Tensor]]]:
-    """Component by component: the symmetry, the first network where ``g`` moves it, and the second, both balanced."""
+    """Components in turn: the symmetry, the first network moved by ``g``, and the second, both balanced."""
     for index in range(len(pair.parts)):
         a, b, _ = pair.read(index)
         _, met = pair.normal(index, a, b)
@@ -95,7 +95,7 @@ def calibrated(
 ) -> Calibrated:
     """Compare the likeness of ``a`` and another network (``pair``) after matching with that of independent ones.
 
-    These were trained like the other would have been. Where it has fewer units, they are thinned to as many.
+    These were trained as the other would have been. If it has fewer units, they are thinned to as many.
     """
     found = likeness(pair, g)
     rest = [likeness(compared(sym, a, state, pair.widths.sizes[1])) for state in independent]
@@ -117,10 +117,10 @@ def calibrated(
 
 
 def log_chance(likeness: float, independent: Sequence[float]) -> float:
-    """Logarithm of the probability that one more independent network is as alike, from ``-log(1 - likeness)``.
+    """Logarithm of the probability that another independent network is as similar, from ``-log(1 - likeness)``.
 
-    The likeness is a share of squares of all weights, or a cosine: that of three entries or more in a random direction
-    has ``-log(1 - c)`` of no falling hazard rate. The square of one would have: its density is infinite at zero.
+    The likeness is a share of all weights' squares, or a cosine. For a cosine ``c`` of three or more entries in random
+    directions, the hazard rate of ``-log(1 - c)`` never falls. For its square it would, with a density infinite at 0.
     """
     u, *others = (-log(max(1 - x, _ROUNDING)) for x in (likeness, *independent))
     return log_exceedance(u, others)

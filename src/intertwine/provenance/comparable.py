@@ -1,4 +1,4 @@
-"""Two checkpoints made comparable: other names and layouts, another depth, another width."""
+"""Preparation of two checkpoints for comparison across names, layouts, depths and widths."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,12 +26,12 @@ from .units import Widths, thinned, widths
 
 States = Mapping[str, tuple[Symmetry, State]]
 Found = tuple[State, dict[str, float], list[str]]
-"""``b`` under the names of ``a``; by tensor the logarithm of the number of choices that were open, which a p-value
-pays; and what was done, in words."""
+"""``b`` under the names of ``a``; by tensor, the logarithm of the number of possible choices, for which a p-value
+pays; and the steps, in words."""
 
 
 def _renumbered(names: Iterable[str], a: State, b: State) -> Found:
-    """The blocks of ``b`` beside those of ``a`` that they are most like, where the two have other numbers of them."""
+    """The blocks of ``b`` paired with the most similar ones of ``a``, if their numbers of blocks differ."""
     theirs, table = stacks(b), {n: n for n in b}
     choices, notes = dict[str, float](), list[str]()
     for stem, mine in stacks(names).items():
@@ -53,18 +53,18 @@ def _renumbered(names: Iterable[str], a: State, b: State) -> Found:
 
 
 def _likeness(a: State, b: State, x: dict[str, str], y: dict[str, str]) -> float | None:
-    """Mean cosine of the matrices of two blocks; ``None`` where one has other tensors."""
+    """Mean cosine of the matrices of two blocks; ``None`` if their tensors differ."""
     if not (x.keys() <= y.keys() and all(a[x[rest]].shape == b[y[rest]].shape for rest in x)):
         return None
     pairs = [(a[name], b[y[rest]]) for rest, name in x.items() if a[name].ndim > 1]
     return sum(cosine(u, v) for u, v in pairs) / max(len(pairs), 1)
 
 
-_WAYS = 3  # to read a tensor as rows
+_WAYS = 3  # ways to read a tensor as rows
 
 
 def _converted(names: Iterable[str], a: State, b: State) -> Found:
-    """Tensors of ``a`` that ``b`` lacks among those of ``b`` that ``a`` lacks, by what they hold, as in ``diff``."""
+    """Tensors of ``a`` that ``b`` lacks, found by content among those of ``b`` that ``a`` lacks, as in ``diff``."""
     offered = dict.fromkeys(n for n in b if n not in a)
     done = convert(a, b, {n: offered for n in names if n not in b and offered})
     entries = done.entries
@@ -79,7 +79,7 @@ def _converted(names: Iterable[str], a: State, b: State) -> Found:
 
 
 def _log_choices(some: Sequence[Rows], x: Tensor, sizes: Mapping[int, int]) -> float:
-    """Sources and ways to read them; where not all rows are taken, the rows: a regular grid of blocks, or any set."""
+    """Log count of choices: sources, readings and, if not all rows are used, rows (a regular grid or any set)."""
     count = len({rows.source for rows in some})
     ways = log(_WAYS) if x.ndim > 1 else 0.0
     if len(some) == 1 and some[0].whole:
@@ -93,27 +93,27 @@ def _log_choices(some: Sequence[Rows], x: Tensor, sizes: Mapping[int, int]) -> f
     return cost + n * log(count) + lgamma(pool + 1) - lgamma(n + 1) - lgamma(pool - n + 1) + log(2 * pool)
 
 
-_WHOLE = 4 * COMPONENT  # weights up to which networks are matched whole; larger ones component by component
+_WHOLE = 4 * COMPONENT  # most weights for matching whole networks; larger ones are matched by components
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
     """Two networks, the second under the names of the first."""
 
-    names: tuple[str, ...]  # Tensors that the symmetry describes and the first network has
-    widths: Widths  # Their tensors, and the units of every space in each
-    log_choices: Mapping[str, float]  # By tensor, what its p-value pays for the choice of what it is compared with
-    log_cost: float  # What the p-value over all spaces pays
-    notes: tuple[str, ...]  # In words, what is of another depth or width, and which tensors have other names
+    names: tuple[str, ...]  # Tensors described by the symmetry that the first network has
+    widths: Widths  # The tensors of both, and the units of every space in each
+    log_choices: Mapping[str, float]  # By tensor: the price in its p-value for the choice of its partner
+    log_cost: float  # The price in the p-value over all spaces
+    notes: tuple[str, ...]  # Differences of depth, width and tensor names, in words
 
     @property
     def common(self) -> list[str]:
-        """Tensors that both have in one shape."""
+        """Tensors that both have, in one shape."""
         a, b = self.widths.a, self.widths.b
         return [n for n in self.widths.sym.layouts if n in a and n in b and a[n].shape == b[n].shape]
 
     def in_place(self) -> InPlace:
-        """The exact test; its p-values pay for the choice of partners (Bonferroni over all choices)."""
+        """The exact test, with p-values corrected for the choice of partners (Bonferroni over all choices)."""
         found = in_place(*self.widths.cut())
         tensors = tuple(
             t if t.log_p is None else replace(t, log_p=min(t.log_p + self.log_choices.get(t.tensor, 0.0), 0.0))
@@ -123,14 +123,14 @@ class Compared:
         return replace(found, tensors=tensors, log_p=log_p)
 
     def padded(self) -> Pair:
-        """What is matched over the group: both with zeros for units that one lacks, by components where large."""
+        """The pair to match over the group: padded with zeros for missing units, and by components if large."""
         sym, a, b = self.widths.padded()
         sym = narrowed(sym, [n for n in sym.layouts if n in a and n in b])
         large = sum(a[n].numel() for n in sym.layouts) > _WHOLE
         return Pair(sym, a, b, COMPONENT if large else None)
 
     def agrees(self, match: Match) -> bool:
-        """Whether all weights agree once matched, or all but those of fewer than half of the matrices."""
+        """Whether all weights agree once matched, except those of fewer than half of the matrices."""
         matrices = [n for n, layout in self.padded().sym.layouts.items() if len(layout.axes) > 1]
         few = 2 * sum(n in match.differing for n in matrices) < len(matrices)
         return match.verdict == SAME or (match.verdict == RELATED and few)
@@ -141,9 +141,9 @@ class Compared:
 
 
 def compared(sym: Symmetry, a: State, b: State, most: Mapping[str, int] | None = None) -> Compared:
-    """Put two checkpoints side by side, read when they are needed.
+    """Prepare two checkpoints for comparison, reading tensors on demand.
 
-    ``most`` are the largest numbers of units that ``b`` may keep, by space: what the network has that it stands in for.
+    ``most`` limits the units of ``b`` by space: to those of the network that it stands in for.
     """
     names = tuple(n for n in sym.layouts if n in a)
     b, ways, notes = _converted(names, a, b)
@@ -155,7 +155,7 @@ def compared(sym: Symmetry, a: State, b: State, most: Mapping[str, int] | None =
 
 
 def met(sym: Symmetry, a: State, b: State) -> tuple[Symmetry, State]:
-    """The first of two folded networks, streams rotated until embeddings meet: their units have no places then."""
+    """The first of two folded networks, streams rotated until embeddings agree: their units then have no places."""
     g = turning(sym, a, b)[0]
     fitted = {name for name, element in g.elements.items() if element.linear is not None}
     spaces = (replace(s, group=s.group.reduced(permutes=False)) if s.name in fitted else s for s in sym.spaces)
@@ -163,7 +163,7 @@ def met(sym: Symmetry, a: State, b: State) -> tuple[Symmetry, State]:
 
 
 def in_one_gauge(models: Mapping[str, nn.Module], example_inputs: Any) -> States:
-    """Networks of one architecture, folded so that streams may rotate, with their symmetry; none where none may."""
+    """Networks of one architecture, folded so that streams may rotate, with their symmetry; empty if none may."""
     networks = [*models.values()]
     gauge = gauge_of(networks, example_inputs, symmetries(networks[0], example_inputs)) if networks else None
     return {name: (gauge.sym, tensors_of(gauge(model))) for name, model in models.items()} if gauge else {}

@@ -1,4 +1,4 @@
-"""Descent between related networks: what rules out that one was made from another, and merges of two."""
+"""Descent between related networks: evidence against one direction, and merges of two networks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,22 +13,22 @@ from ..matching.judgement.deviation import row_pieces
 
 _MOST = 0.99  # share of the weights that one operation must explain
 _PRUNED = 0.05  # share of the weights that pruning must set to zero to be called so
-_FEWEST = 100  # weights whose rounding errors are looked at
+_FEWEST = 100  # fewest weights whose rounding errors are examined
 _BITS = {torch.bfloat16: 8, torch.float16: 11}  # significant bits
-_QUARTER = 0.1, 0.4  # share of the rounding errors in each quarter of their range; 0.25 where they are uniform
+_QUARTER = 0.1, 0.4  # share of the rounding errors in each quarter of their range; 0.25 if uniform
 
 UNTOLD = "training alone leaves no trace of its direction"
 
 
 def direction(a: State, b: State, names: Sequence[str], whose: tuple[str, str] = ("a", "b")) -> tuple[int, str]:
-    """Which of two related networks cannot be the later one.
+    """The direction of descent that can be ruled out between two related networks.
 
-    One is the other rounded to half precision: what was lost cannot be had back. Rounding leaves errors that are
-    uniform over half a unit of the last place; training that moved every weight by less than that leaves small ones.
-    That both come from a third network is not ruled out. Single weights that are zero in one, all others equal, are
-    said, and no direction: pruning leaves them, and so does training of the zeros of a pruned network alone (PackNet).
-    The answer is 1 where ``a`` was not made from ``b``, -1 where ``b`` was not made from ``a``, 0 where neither can be
-    told; and the ground, in which ``whose`` names the two.
+    If one is the other rounded to half precision, the lost digits cannot be recovered. Rounding leaves errors that are
+    uniform over half a unit in the last place; training that moved every weight by less leaves small errors. A common
+    origin in a third network is not ruled out. If single weights are zero in one and all others equal, no direction is
+    given: this results from pruning, but also from training only the zeros of a pruned network (PackNet).
+    The answer is 1 if ``a`` was not made from ``b``, -1 if ``b`` was not made from ``a``, 0 if neither can be told;
+    and the ground, in which ``whose`` names the two.
     """
     left, right = _Signs(), _Signs()
     for name in names:
@@ -37,13 +37,13 @@ def direction(a: State, b: State, names: Sequence[str], whose: tuple[str, str] =
             for one, other in row_pieces(x, y):
                 left.add(other.float(), one.float())
                 right.add(one.float(), other.float())
-    for way, signs in ((1, right), (-1, left)):  # never both: a number is not rounded to one that is rounded to it
+    for way, signs in ((1, right), (-1, left)):  # never both: two different numbers cannot be each other's rounding
         if signs.rounded:
             return way, "its weights are the other's, rounded to half precision"
     pruned = [name for name, signs in zip(whose, (left, right)) if signs.pruned]
     if len(pruned) == 1:
         return 0, f"only weights that are zero in {pruned[0]} differ: it was pruned, or the other filled its zeros"
-    # counters of batches are reset too often to be a sign
+    # batch counters are reset too often to be evidence
     first, second = (max((int(x[n]) for n in x if n.endswith("num_batches_tracked")), default=0) for x in (a, b))
     seen = f"; batch norms have seen {first:,} and {second:,} batches, which tells it if no counter was reset"
     return 0, UNTOLD + seen * (first != second)
@@ -51,7 +51,7 @@ def direction(a: State, b: State, names: Sequence[str], whose: tuple[str, str] =
 
 @dataclass
 class _Signs:
-    """Signs that a network was made from another, over tensors that differ."""
+    """Evidence, over differing tensors, that one network was made from another."""
 
     weights: int = 0
     changed: int = 0
@@ -60,7 +60,7 @@ class _Signs:
     errors: dict[torch.dtype, Tensor] = field(default_factory=lambda: {h: torch.zeros(4).double() for h in _BITS})
 
     def add(self, before: Tensor, after: Tensor) -> None:
-        """Look at some rows of one tensor."""
+        """Examine some rows of one tensor."""
         zero, other = (after == 0) & (before != 0), before != after
         self.weights += after.numel()
         self.changed += int(other.sum())
@@ -71,8 +71,8 @@ class _Signs:
         for half, bits in _BITS.items():
             exact = x.to(half).float() == y
             exponent = x[exact].frexp().exponent.clamp(min=-13 if half == torch.float16 else -125)
-            error = (x[exact] - y[exact]).abs().ldexp(bits + 1 - exponent)  # over half a unit of the last place
-            self.errors[half] += torch.histc(0.999 * error, 4, 0, 1)  # a step of a coarse grid falls below its edge
+            error = (x[exact] - y[exact]).abs().ldexp(bits + 1 - exponent)  # relative to half a unit in the last place
+            self.errors[half] += torch.histc(0.999 * error, 4, 0, 1)  # keeps steps of a coarse grid below the bin edge
 
     @property
     def rounded(self) -> bool:
@@ -86,30 +86,30 @@ class _Signs:
 
     @property
     def pruned(self) -> bool:
-        """Whether single weights are zero, and the others are as they were."""
+        """Whether single weights are zero and the others unchanged."""
         return self.zeros >= _PRUNED * self.weights > 0 and self.kept >= _MOST * self.weights
 
 
-_SHARE = 0.05  # weight of a parent from which on it counts
-_ROUNDED = 0.02  # of the parents' distance: what rounding leaves of a merge
-_EVEN = 0.03  # standard deviation of weights, tensor by tensor, that are one weight
-_APART = 0.01  # of the parents' norm: from which distance on a tensor tells weights
-_PAIRED = 12  # relatives of one network of which pairs are looked at
+_SHARE = 0.05  # smallest weight of a parent that counts
+_ROUNDED = 0.02  # residual of a merge by rounding, relative to the parents' distance
+_EVEN = 0.03  # largest standard deviation over tensors for a single merge weight
+_APART = 0.01  # parents' distance, relative to their norm, from which a tensor determines weights
+_PAIRED = 12  # most relatives of one network that are tried in pairs
 
 
 @dataclass(frozen=True)
 class Merge:
-    """A network with weights of two others.
+    """A network that holds weights of two others.
 
     Attributes:
         child: The network.
-        parents: The two.
-        weights: Their weights in it, the mean over tensors by how far the parents are apart there.
-        residual: What is left of it, over the distance of the parents: rounding, or what it was trained since.
-        told: Whether it is between them (up to rounding), with one weight or several; or related to both, which are
-            unrelated. Neither tells which is later: what both come from lies between them, too, and a network may be
-            extrapolated from two others.
-        by_tensor: The weights in each tensor in which the parents are apart.
+        parents: The two others.
+        weights: Their shares, averaged over tensors by the distance of the parents there.
+        residual: The unexplained part relative to the parents' distance: rounding, or training since the merge.
+        told: Whether it lies between them (up to rounding) with one share or several, or is related to both, which are
+            unrelated. Neither shows which is later: the common origin of both lies between them too, and a network may
+            be extrapolated from two others.
+        by_tensor: The shares in each tensor in which the parents differ.
     """
 
     child: str
@@ -126,10 +126,10 @@ class Merge:
 
 
 def merges(states: Mapping[str, State], related: Collection[frozenset[str]], names: Sequence[str]) -> tuple[Merge, ...]:
-    """Networks that hold weights of two of their relatives: merges, or what these were made from.
+    """Networks that hold weights of two of their relatives: merges, or common origins.
 
-    Either a network is ``w a + v b`` tensor by tensor with positive weights, up to rounding; or it is related to two
-    networks that are not related to each other, and so holds weights of both. Tensors of other shapes are left out.
+    Either a network is ``w a + v b`` with positive weights in each tensor, up to rounding; or it is related to two
+    mutually unrelated networks, and so holds weights of both. Tensors of other shapes are left out.
     """
     pairs = sorted(sorted(pair) for pair in related)
     kin = by_key(both for one, other in pairs for both in ((one, other), (other, one)))
@@ -158,7 +158,7 @@ def _grams(states: Sequence[State], names: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _merge(child: str, parents: tuple[str, str], grams: Mapping[str, Tensor], related: bool) -> Merge | None:
-    """The merge of two parents, by least squares tensor by tensor; ``None`` where it is none."""
+    """The merge of two parents, by least squares in each tensor; ``None`` if it is no merge."""
     left = apart = squares = 0.0
     total, by_tensor = torch.zeros(2, dtype=torch.float64), dict[str, tuple[float, float]]()
     for name, g in grams.items():

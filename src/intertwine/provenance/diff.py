@@ -1,4 +1,4 @@
-"""Changes between two checkpoints, once the symmetries of their architecture are taken out."""
+"""Changes between two checkpoints, after the symmetries of their architecture are removed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,37 +35,37 @@ from .changes.simplest_element import FoldedPair, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, resized, tensor_change
 from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
 
-_AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most
-_FEW = 3  # one tensor of so many, of which nothing is left in place, and of these, once streams are rotated back
-_AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was rewritten
-_TAKEN_UP = 0.1  # of a gain's distance from ones, left once what reads it has it
+_AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # multiple of the output error that rounding causes; largest relative error
+_FEW = 3  # one in this many tensors: with nothing left in place; and, of these, after rotating streams back
+_AFFINE = 1e-5  # relative deviation of a rewritten batch norm's affine map
+_TAKEN_UP = 0.1  # share of a gain's distance from ones that may be left once its readers absorbed it
 
 Network = nn.Module | State
 
 
 @of_networks("a", "b", states=True)
 def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = None) -> Diff:
-    """Say what was done to one checkpoint to make another: by symmetry, by casts, by training.
+    """Report what was done to one checkpoint to make another: by symmetry, by casts, by training.
 
-    First the element of the symmetry group that explains what it can (heads swapped, units permuted or scaled, gains
-    folded into the next layer), the simplest one by description length. Then, tensor by tensor, what remains once it
-    is undone: casts and integer grids, pruning, updates and their rank, replaced or frozen blocks.
+    First comes the element of the symmetry group that explains as much as possible (heads swapped, units permuted or
+    scaled, gains folded into the next layer), the simplest by description length. Then, tensor by tensor, what remains
+    after undoing it: casts and integer grids, pruning, updates and their rank, replaced or frozen blocks.
 
     Args:
         a: The network before: a module, or its tensors by name, which may be read lazily.
-        b: The network after. At least one of both must be a module, unless ``sym`` is given;
+        b: The network after. At least one of the two must be a module, unless ``sym`` is given;
             neither is changed.
-        example_inputs: What the module is called with: one tensor, a tuple of positional arguments or a mapping of
-            keyword arguments. The outputs of both are compared on it; a module on the meta device is not run.
-        sym: The symmetry of the module's architecture where it is known already.
+        example_inputs: The inputs of the module: one tensor, a tuple of positional arguments or a mapping of keyword
+            arguments. The outputs of both are compared on them; a module on the meta device is not run.
+        sym: The symmetry of the module's architecture, if already known.
 
     Returns:
-        The difference. ``same_function`` holds where every tensor agrees up to rounding once the element is applied,
-        and the outputs do, as well as the settings of both ``config`` where modules of transformers have one.
+        The difference. ``same_function`` holds if every tensor agrees up to rounding once the element is applied, and
+        the outputs agree, as well as the settings in ``config`` if both are transformers modules.
 
     Raises:
         TypeError: If neither is a module, and no symmetry is given.
-        ValueError: If weights are missing on both sides, not finite, or no real numbers.
+        ValueError: If weights are missing on both sides, not finite, or not real numbers.
 
     Examples:
         >>> import intertwine as iw
@@ -100,9 +100,9 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
 
 
 def with_configurations(found: Diff, before: Mapping[str, Any], after: Mapping[str, Any]) -> Diff:
-    """A difference of weights with the settings that differ between two configurations, as ``config.json`` holds them.
+    """A difference of weights, extended by differing settings of two configurations in the form of ``config.json``.
 
-    Where the outputs may depend on them, the difference is no longer none.
+    If outputs may depend on these, the networks no longer count as the same function.
     """
     told, rest = differing_settings(before, after, ran=found.output_error is not None)
     said = f"settings of training, labels and sizes changed, no change by themselves: {rest}"
@@ -115,21 +115,21 @@ def with_configurations(found: Diff, before: Mapping[str, Any], after: Mapping[s
 
 
 def _lost(found: Diff) -> int:
-    """Tensors of which nothing is left."""
+    """The number of tensors of which nothing is left."""
     return sum(change.kind in LOST for change in found.tensors)
 
 
 def _left(found: Diff) -> int:
-    """Tensors that differ."""
+    """The number of tensors that differ."""
     return sum(not change.settled for change in found.tensors)
 
 
 def _once_folded(a: Network, b: Network, example_inputs: Any, found: Diff) -> Diff:
-    """The difference of two networks once folded, where it says less than ``found``, that of them as they are.
+    """The difference of two networks after folding, if it is smaller than ``found``, the one before folding.
 
-    Both are folded, and streams may rotate, where the outputs agree and no difference is left. Where outputs differ,
-    one may have been folded or rotated, and tuned or cast since: then fewer tensors must differ, and something be left
-    of more. Only the other one is folded where norms of one alone were: rounding makes a second fold inexact.
+    If outputs agree, both are folded, streams may rotate, and no difference may be left. If outputs differ, one may
+    have been folded or rotated and then tuned or cast: fewer tensors must differ, and more must retain something. If
+    norms of only one network were folded, only the other is folded: rounding makes a second fold inexact.
     """
     error = found.output_error
     if found.same_function or error is None or not (isinstance(a, nn.Module) and isinstance(b, nn.Module)):
@@ -160,7 +160,7 @@ def _once_folded(a: Network, b: Network, example_inputs: Any, found: Diff) -> Di
 
 
 def _not_folded(a: nn.Module, b: nn.Module) -> list[str]:
-    """Which of both have vectors, such as gains and biases, that are constant in the other alone."""
+    """Which of the two have vectors, such as gains and biases, that are constant only in the other."""
     ours, theirs = _state(a), _state(b)
     known = {(constant(x), constant(theirs[n])) for n, x in ours.items() if x.ndim == 1 and n in theirs}
     return [side for side, signs in (("a", (False, True)), ("b", (True, False))) if signs in known]
@@ -169,9 +169,9 @@ def _not_folded(a: nn.Module, b: nn.Module) -> list[str]:
 def _folded(
     a: nn.Module, b: nn.Module, example_inputs: Any, only: str = ""
 ) -> tuple[Symmetry, nn.Module, nn.Module] | None:
-    """Two networks, or one of them, as ``fold`` leaves them, with their symmetry; ``None`` where it does nothing.
+    """Two networks, one or both folded by ``fold``, with their symmetry; ``None`` if folding does nothing.
 
-    One alone gets no bias that the other has not.
+    If only one is folded, it gets no bias that the other lacks.
     """
     ours, theirs = (side.state_dict().keys() for side in (a, b))
     extend: Any = "ties" if only and (theirs <= ours if only == "a" else ours <= theirs) else True
@@ -200,7 +200,7 @@ def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | No
 
 
 def _reference(a: Network, b: Network) -> nn.Module | None:
-    """The module under whose names and symmetries both are compared: the second, unless units of the first are gone."""
+    """The module whose names and symmetries are used: the second, unless units of the first were removed."""
     modules = [side for side in (b, a) if isinstance(side, nn.Module)]
     if len(modules) == 2:
         after, before = map(_state, modules)
@@ -211,7 +211,7 @@ def _reference(a: Network, b: Network) -> nn.Module | None:
 
 
 def _entries(model: nn.Module | None, other: Network, example_inputs: Any) -> Sequence[Entry] | None:
-    """Entries of the model that are those of another network, by their programs; ``None`` where these do not tell."""
+    """Corresponding entries of the model and another network, by their programs; ``None`` if these do not show them."""
     if model is None or not isinstance(other, nn.Module):
         return None
     ours, theirs = (side.state_dict().keys() for side in (model, other))
@@ -224,14 +224,14 @@ def _entries(model: nn.Module | None, other: Network, example_inputs: Any) -> Se
 
 
 def _state(side: Network) -> State:
-    """What a checkpoint of a network holds: parameters by all their names, and the buffers that are saved."""
+    """The contents of a network's checkpoint: parameters under all their names, and saved buffers."""
     if not isinstance(side, nn.Module):
         return side
     return {name: t.detach() for name, t in side.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
 
 
 def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
-    """The change of every tensor, one after the other, so that a checkpoint on disk is read once."""
+    """The change of every tensor in turn, so that a checkpoint on disk is read once."""
     for name, source in pairs.sources.items():
         layout = pairs.sym.layouts.get(name)
         leaves = () if layout is None else layout.leaves
@@ -245,14 +245,14 @@ def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
 
 
 def _settled(changes: list[TensorChange], pairs: Pairs, folds: FoldedPair, g: Transformation) -> list[TensorChange]:
-    """Changes with what only looks like one left out: rounding that bases mixed, batch norms that were rewritten."""
+    """Changes without apparent ones: rounding that bases mixed, and rewritten batch norms."""
     if all(c.settled for c in changes):
         return changes
     told = dict.fromkeys(_rewritten(pairs, g), (REWRITTEN, "same affine map"))
     taken = {name for name, now, *_ in folded_gains(pairs, g) if now}
     near = lambda c: c.relative * c.norm <= _TAKEN_UP * float((pairs.a[c.name].double() - 1).norm())
     ones = (c for c in changes if c.kind == "constant" and c.name in taken and near(c))
-    told |= {c.name: (ROUNDED, c.dtypes[1]) for c in ones}  # rounded readers tell the scale no better
+    told |= {c.name: (ROUNDED, c.dtypes[1]) for c in ones}  # rounded readers do not determine the scale better
     if any(e.linear is not None for e in g.elements.values()):
         fits = lambda x: any(torch.equal(x, x.to(half).to(x.dtype)) for half in HALVES)
         halves = frozenset(c.name for c in changes if c.name in pairs.sym.layouts and fits(pairs.b[c.name]))
@@ -269,7 +269,7 @@ def _settled(changes: list[TensorChange], pairs: Pairs, folds: FoldedPair, g: Tr
 
 
 def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
-    """Tensors of batch norms whose affine map in eval mode is the same with other statistics."""
+    """Batch-norm tensors whose eval-mode affine map is the same with other statistics."""
     norms = [norm for norm in pairs.sym.batch_norms if norm.weight is not None and norm.bias is not None]
     if not norms:
         return
@@ -286,9 +286,9 @@ def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
 def _output_error(
     a: Network, b: Network, model: nn.Module | None, pairs: Pairs, example_inputs: Any
 ) -> tuple[float | None, str]:
-    """The difference of the outputs, and in words: infinity for other shapes, ``None`` where nothing can be run.
+    """The difference of the outputs, also in words: infinity for other shapes, ``None`` if nothing can be run.
 
-    Both are run in their own code, or in the model's where one takes other inputs.
+    Both run in their own code, or in the model's if one takes other inputs.
     """
     if model is None or pairs.resized or any(t.is_meta for t in tensors_of(model).values()):
         return None, ""
@@ -311,14 +311,14 @@ def _output_error(
 
 
 def _told(error: float) -> tuple[float, str]:
-    """A difference of outputs with its words."""
+    """A difference of outputs and its words."""
     return error, f"; outputs on the example inputs differ by {error:.1e} (relative)"
 
 
 def _verdict(
     changes: list[TensorChange], g: Transformation, error: float | None, ran: str, pairs: Pairs
 ) -> tuple[str, str]:
-    """The verdict and its ground; ``ran`` are the words on the outputs."""
+    """The verdict and its ground; ``ran`` are the words about the outputs."""
     left = [c for c in changes if not c.settled]
     if left and all(c.kind == "quantised" for c in left):
         grids = " and ".join(sorted({c.detail for c in left}))

@@ -1,4 +1,4 @@
-"""The result of ``diff``: the element that explains what it can, and what remains."""
+"""The result of ``diff``: the element that explains as much as possible, and what remains."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from .changes.tensor_change import TensorChange
 
 SAME_FUNCTION = "the same function"
 CHANGED = "changed"
-_LISTED = 12  # tensors and blocks of a summary
+_LISTED = 12  # tensors and blocks listed in a summary
 
 
 @dataclass(frozen=True)
 class Finding:
     """One thing that was done to a network."""
 
-    kind: str  # A word for machines, such as ``"permuted"``, ``"low rank"``, ``"frozen"``
+    kind: str  # A keyword for programs, such as ``"permuted"``, ``"low rank"``, ``"frozen"``
     text: str  # What was done, in words
-    tensors: tuple[str, ...] = ()  # Names of the tensors that it was done to, or that show it
+    tensors: tuple[str, ...] = ()  # Names of the tensors that were changed, or that show it
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,24 @@ class MovedUnit:
     """One hidden unit whose weights changed much."""
 
     space: str  # The title of its space
-    unit: tuple[int, ...]  # Its number in the second network; after those of the parents' units where the space has any
-    relative: float  # ``|b - a| / |a|`` over all weights that write or read it
+    unit: tuple[int, ...]  # Its number in the second network, after those of the parents' units, if any
+    relative: float  # ``|b - a| / |a|`` over all weights that write or read the unit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diff(Result):
-    """What ``diff`` found.
+    """The result of ``diff``.
 
     Attributes:
-        verdict: ``"the same function"``, where the element and rounding explain everything, or ``"changed"``.
-        reason: The verdict's ground, in words.
+        verdict: ``"the same function"`` if the element and rounding explain everything, else ``"changed"``.
+        reason: The ground of the verdict, in words.
         findings: What was done to the network, in sentences: first conversions and the element, then what remains.
         tensors: The change of every tensor, with the first network brought into the basis of the second.
         units: Hidden units whose weights changed most.
-        output_error: Largest relative difference of the outputs on the example inputs; ``None`` where not run,
-            infinity where they have other shapes.
-        ambiguous: Tensors whose partner could not be told, each with the reason.
-        transformation: The element that brings the first network closest to the second, or ``None`` where their
+        output_error: Largest relative difference of the outputs on the example inputs; ``None`` if not run,
+            infinity if their shapes differ.
+        ambiguous: Tensors with an ambiguous partner, each with the reason.
+        transformation: The element that brings the first network closest to the second, or ``None`` if their
             tensors could not be paired. It is not part of the saved result: use its own ``save``.
 
     Examples:
@@ -71,12 +71,12 @@ class Diff(Result):
 
     @property
     def same_function(self) -> bool:
-        """Whether both networks compute one function, up to rounding."""
+        """Whether both networks compute the same function, up to rounding."""
         return self.verdict == SAME_FUNCTION
 
     @property
     def blocks(self) -> Mapping[str, float]:
-        """By block the relative change ``|b - a| / |a|`` of all its tensors together, in the order of the network."""
+        """The relative change ``|b - a| / |a|`` of all tensors of each block, in network order."""
         sums: dict[str, tuple[float, float]] = {}
         for t in self.tensors:
             if 0 <= t.relative < float("inf"):
@@ -85,7 +85,7 @@ class Diff(Result):
         return {block: (moved / size) ** 0.5 if size else 0.0 for block, (moved, size) in sums.items()}
 
     def summary(self) -> str:
-        """The verdict, the findings one by one, and the tensors and units that changed most."""
+        """The verdict, each finding, and the tensors and units that changed most."""
         lines = [f"{self.verdict}: {self.reason}", *(f"  * {f.text}" for f in self.findings)]
         if self.ambiguous:
             lines += ["ambiguous:", *(f"  {said}" for said in self.ambiguous[:_LISTED])]

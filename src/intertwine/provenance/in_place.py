@@ -1,12 +1,12 @@
 """Exact test of independence in place: unit i of one network against unit i of the other.
 
-Weights sorted by a norm, decays and frequencies that start as a function of the number of the unit, units sorted by the
-class that they serve, or a layer that starts as the identity: there units are not alike before training, and the null
-of permuted units does not hold. Nor does it where units stand there several times over, as widening leaves them: where
-one agrees, its copies do. It fails only where both networks have such an order, so it is enough to look at one;
-and a choice that depends on that one alone leaves the null exact.
+The null of permuted units does not hold if units are not exchangeable before training: weights sorted by a norm, decays
+and frequencies that start as a function of the unit's number, units sorted by the class that they serve, or a layer
+that starts as the identity. Nor does it hold for duplicated units, as after widening: if one agrees, its copies do. It
+fails only if both networks have such an order, so it is enough to examine one; and a choice that depends on that one
+alone leaves the null exact.
 
-Agreement block by block.
+Also the agreement of each block.
 """
 
 from collections.abc import Sequence
@@ -26,40 +26,40 @@ from .changes.layers import block_of, runs
 from .p_values import combined, log_tail, rank_correlation, ranks, spearman
 from .units import View, ordered_spaces, similarity, views
 
-_LIMIT = 4.5  # standard deviations: a p-value of 7e-6, for a space may have many tensors
-_SORTED = 0.999  # rank correlation that tells small spaces are sorted
-_FEWEST = 5  # units that can be seen to be sorted
+_LIMIT = 4.5  # standard deviations: a p-value of 7e-6, since a space may have many tensors
+_SORTED = 0.999  # rank correlation from which small spaces count as sorted
+_FEWEST = 5  # fewest units whose sorting can be seen
 _COPIED = 0.99  # cosine of a unit with its copy
-_LONG = 8  # weights of a unit from which on none is so like another by chance
-_SAMPLE = 256  # units whose neighbours are looked at: the first ones, and as many spread over all of them
+_LONG = 8  # weights per unit from which none is so similar to another by chance
+_SAMPLE = 256  # units whose neighbours are examined: the first ones, and as many spread over all
 
 
 @dataclass
 class _Seen:
-    """What tensor after tensor says of one space: likenesses of units in place, and signs of an order in a."""
+    """Evidence on one space, gathered tensor by tensor: similarities of units in place, and signs of an order in a."""
 
-    # Similarities summed over tensors, for each group of units that are ordered among themselves
+    # Similarities summed over tensors, for each group of units that are ordered separately
     pieces: list[Tensor] = field(default_factory=list)
-    order: str = ""  # What shows that the units of the first network stand in an order, or an empty string
+    order: str = ""  # Evidence that the units of the first network are in an order, or an empty string
     size: Tensor | None = None  # Sum of ``|w|^1.5`` by unit over all tensors, by which canonical forms and pruning sort
 
     @property
     def told(self) -> list[Tensor]:
-        """Similarities that tell units apart."""
+        """Similarities that distinguish units."""
         return [s for s in self.pieces if bool(s.any())]
 
     @property
     def untested(self) -> str:
-        """The reason for which the space cannot be tested, or an empty string."""
+        """The reason why the space cannot be tested, or an empty string."""
         if not self.order and self.size is not None and _sorted(self.size):
             return "units of a are sorted by the size of all their weights"
         return self.order or ("" if self.told else "no tensor of both networks tells its units apart")
 
     def look(self, view: View, x: Tensor, y: Tensor, tensor: str) -> list[Tensor]:
-        """Similarities of one tensor, group by group, added to those of others.
+        """Similarities of one tensor, group by group, which are added to those of others.
 
-        None where the tensor itself started as the identity: its diagonal stands out, which rules out this tensor,
-        while sorted units rule out the space.
+        There are none if the tensor itself started as the identity: its diagonal stands out, which rules out this
+        tensor, whereas sorted units rule out the space.
         """
         rows, theirs = view.rows(x), view.rows(y)
         size = rows.float().abs().pow(1.5).sum(-1)
@@ -82,7 +82,7 @@ class _Seen:
 
 
 def _sorted(size: Tensor) -> bool:
-    """Whether sizes ``(P, n)`` rise or fall with the index by more than chance."""
+    """Whether sizes ``(P, n)`` rise or fall with the index more than by chance."""
     n = size.shape[-1]
     if n < _FEWEST or bool((size == size[..., :1]).all()):
         return False
@@ -91,10 +91,9 @@ def _sorted(size: Tensor) -> bool:
 
 
 def _serial(rows: Tensor) -> bool:
-    """Whether units ``(P, n, d)`` are more alike at some distance in number than any two of them.
+    """Whether units ``(P, n, d)`` at some distance in number are more similar than arbitrary pairs.
 
-    Among the likenesses of one unit to all others, that to a certain one has a uniform rank where units stand in no
-    order.
+    Among the similarities of one unit to all others, that to a given one has a uniform rank if units are in no order.
     """
     n = rows.shape[-2]
     for index in {range(min(n, _SAMPLE)), range(0, n, -(-n // _SAMPLE))}:
@@ -111,9 +110,9 @@ def _serial(rows: Tensor) -> bool:
 
 
 def _copied(rows: Tensor) -> bool:
-    """Whether most units ``(P, n, d)`` have a copy among the others.
+    """Whether most units ``(P, n, d)`` have a duplicate among the others.
 
-    Lengths of weights, as kernels leave of their rows, are all positive: there what all units share is taken out.
+    Norms of weights, to which kernels reduce their rows, are all positive: there the part that units share is removed.
     """
     n, d = rows.shape[-2:]
     if n < _FEWEST or d < _LONG:
@@ -126,7 +125,7 @@ def _copied(rows: Tensor) -> bool:
     return 2 * int((cosines.amax(-1) > _COPIED).sum()) > cosines[..., 0].numel()
 
 
-_CHUNK = 256  # units that are ordered among themselves: any subgroup of the permutations gives an exact null
+_CHUNK = 256  # units per separately ordered group: any subgroup of the permutations gives an exact null
 
 
 @dataclass(frozen=True)
@@ -134,9 +133,9 @@ class SpaceAgreement:
     """Agreement of the units of one space."""
 
     space: str  # Its title
-    units: int  # Number of units, those inside units of other spaces counted each
-    agreeing: float  # Share of them that are most like the unit in the same place
-    log_p: float | None  # Natural logarithm of the p-value, or ``None`` where the space was not tested
+    units: int  # Number of units, counted in every unit of the parent spaces
+    agreeing: float  # Share of units that are most similar to the unit in the same place
+    log_p: float | None  # Natural logarithm of the p-value, or ``None`` if the space was not tested
     spearman: float  # Rank correlation of the best assignment with the identity
     spearman_log_p: float  # Logarithm of its p-value
     note: str = ""  # Why the space was not tested, or an empty string
@@ -144,40 +143,41 @@ class SpaceAgreement:
 
 @dataclass(frozen=True)
 class TensorAgreement:
-    """Agreement of one tensor by itself."""
+    """Agreement of a single tensor."""
 
     tensor: str  # Its name
-    cosine: float  # Of the tensors as they stand
-    equal: bool  # Whether all its numbers are the same in both networks, and not all of them one number
-    # Natural logarithm of the p-value of its units alone, or ``None`` where it tells nothing of units
+    cosine: float  # Cosine of the tensors in place
+    equal: bool  # Whether all its numbers agree in both networks, and are not all the same number
+    # Natural logarithm of the p-value of its units alone, or ``None`` if it reveals nothing about units
     log_p: float | None
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """What the exact test found."""
+    """The result of the exact test."""
 
-    spaces: tuple[SpaceAgreement, ...]  # In the order in which they were tested
-    tensors: tuple[TensorAgreement, ...]  # Those that both networks have in one shape
-    log_p: float | None  # Natural logarithm of the p-value over all spaces, or ``None`` where none was tested
+    spaces: tuple[SpaceAgreement, ...]  # Spaces in the order of testing
+    tensors: tuple[TensorAgreement, ...]  # Tensors that both networks have in one shape
+    log_p: float | None  # Natural logarithm of the p-value over all spaces, or ``None`` if none was tested
 
     @property
     def scattered(self) -> bool:
-        """Whether in some space most units are not like the unit in the same place, as where they were moved."""
+        """Whether in some space most units differ from the unit in the same place, as if they were moved."""
         return any(s.log_p is not None and s.agreeing < 0.5 for s in self.spaces)
 
 
 def in_place(sym: Symmetry, a: State, b: State) -> InPlace:
     """Test, space by space, whether ``b`` is independent of ``a``, reading one tensor of each at a time.
 
-    The p-values are exact, and independent of each other, if ``b`` is independent of ``a`` and its law does not change
-    when the units of a space are permuted: as for weights drawn unit by unit from one law and trained by a rule that
-    treats all units alike. Tensors that one lacks, or has in another shape, are left out; quantised ones are refused.
+    The p-values are exact, and independent of each other, if ``b`` is independent of ``a`` and its distribution is
+    invariant to permutations of a space's units, as for weights drawn unit by unit from one distribution and trained by
+    a rule that treats all units alike. Tensors that one network lacks, or has in another shape, are left out;
+    quantised ones are refused.
     """
     spaces = ordered_spaces(sym)
     seen = {s.name: _Seen() for s in spaces}
     tensors: list[TensorAgreement] = []
-    shown: list[str | None] = []  # the space whose units each tensor was judged by
+    shown: list[str | None] = []  # the space by whose units each tensor was judged
     for name in (n for n in sym.layouts if n in a and n in b):
         x, y = checked(a[name], name, "a"), checked(b[name], name, "b")
         if x.shape != y.shape:
@@ -196,7 +196,7 @@ def in_place(sym: Symmetry, a: State, b: State) -> InPlace:
 
 
 def checked(x: Tensor, name: str, side: str) -> Tensor:
-    """A tensor that holds finite real numbers."""
+    """A tensor, checked to hold finite real numbers."""
     if not x.is_floating_point() and x.ndim > 1:
         raise ValueError(f"weights must be real numbers. Got integers in {name!r} of {side}: dequantise first.")
     return comparable(x, f"{name!r} of {side}")
@@ -212,12 +212,12 @@ def _judged(title: str, seen: _Seen, places: Sequence[Tensor] | None) -> SpaceAg
 
 
 def equal(x: Tensor, y: Tensor) -> bool:
-    """Whether all numbers are the same, and not all of them one number."""
+    """Whether all numbers agree, and are not all the same number."""
     return x.is_floating_point() and torch.equal(x, y) and bool((x.flatten() != x.flatten()[:1]).any())
 
 
 def cosine(x: Tensor, y: Tensor) -> float:
-    """Cosine of two tensors, summed in float64 piece by piece."""
+    """Cosine of two tensors, summed in float64 in pieces."""
     sums = torch.zeros(3, dtype=torch.float64)
     for u, v in (map(Tensor.double, pair) for pair in pieces(x, y)):
         sums += torch.stack([u @ v, u @ u, v @ v])
@@ -230,12 +230,12 @@ class BlockAgreement:
     """Agreement of the tensors of one block of a network.
 
     Attributes:
-        block: Common beginning of the tensors' names.
+        block: Common prefix of the tensors' names.
         tensors: Number of its tensors.
-        equal: How many of them are the same in both networks, number by number.
-        cosine: Mean of the cosines of its tensors as they stand, each counted alike.
-        log_p: Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` where it was not tested.
-        derived: Whether that is significant over all blocks: at 1e-3 in a network that is derived, else at the level.
+        equal: How many of them are identical in both networks, number by number.
+        cosine: Unweighted mean of the cosines of its tensors in place.
+        log_p: Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` if it was not tested.
+        derived: Whether that is significant over all blocks: at 1e-3 in a derived network, else at the level.
     """
 
     block: str
@@ -247,9 +247,9 @@ class BlockAgreement:
 
 
 def by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgreement, ...]:
-    """Agreement of blocks, of which with probability ``level`` any is called derived in independent networks.
+    """Agreement of blocks; in independent networks, any block is called derived with probability ``level``.
 
-    Tensors share the order of their units, so p-values are combined by Bonferroni's rule.
+    Since tensors share the order of their units, p-values are combined by Bonferroni's rule.
     """
     groups = by_key((block_of(t.tensor), t) for t in tensors)
     found = []
@@ -263,7 +263,7 @@ def by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgr
 
 
 def parts_in_words(blocks: Sequence[BlockAgreement]) -> str:
-    """Runs of blocks that were derived, and those without a sign of it."""
+    """Runs of derived blocks, and of blocks without a sign of descent, in words."""
     parts = {
         words: ", ".join(runs([b.block for b in blocks if b.log_p is not None and b.derived is derived]))
         for words, derived in (("derived", True), ("no sign of it", False))

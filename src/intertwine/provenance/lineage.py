@@ -1,4 +1,4 @@
-"""The verdict whether one network was trained independently of another, block by block, and how it is known."""
+"""The verdict on whether one network was trained independently of another, block by block, with its evidence."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,29 +34,29 @@ IDENTICAL = "identical"
 NOT_TESTED = "not tested"
 
 _LEVEL = 1e-6
-_COMMON = 0.25  # share of the tensors that both must have: heads are replaced, layers dropped
-_PARTS = 1e-3  # level at which single blocks of a network that is derived are named
-_ALIKE = 0.5  # mean cosine of tensors that strangers do not reach once they are aligned
+_COMMON = 0.25  # share of the tensors that both must have: heads may be replaced, layers dropped
+_PARTS = 1e-3  # level at which single blocks of a derived network are named
+_ALIKE = 0.5  # mean cosine of tensors that unrelated networks do not reach, even aligned
 _OPEN = ": one from the other, or both from the same start, such as one initialisation"
 
 
 @dataclass(frozen=True, repr=False)
 class Lineage(Result):
-    """Whether two trainings were independent.
+    """The result of ``lineage``: whether two trainings were independent.
 
     Attributes:
         verdict: ``"derived"``, ``"no sign of descent"`` or ``"cannot be told"``.
-        reason: Its ground, in words.
+        reason: The ground of the verdict, in words.
         evidence: ``"exact"`` (a p-value under permuted units), ``"calibrated"`` (against independent networks),
             ``"identical"`` (weights agree number by number once moved, as far as rounding allows: no p-value) or
             ``"not tested"``.
-        log_p: Natural logarithm of the p-value; ``None`` where nothing was tested.
-        level: The p-value from which on independence is rejected.
-        by_space: Agreement of units, space by space: in place with p-values that are independent of each other, or
-            after matching where that was calibrated; empty where the verdict rests on neither.
-        by_block: Agreement block by block: by what the verdict rests on.
-        by_tensor: Agreement tensor by tensor, in place; once the first network was moved where that is the ground.
-        notes: What a reader should know, such as tensors that only one network has.
+        log_p: Natural logarithm of the p-value; ``None`` if nothing was tested.
+        level: Significance level at which independence is rejected.
+        by_space: Agreement of units by space: in place, with mutually independent p-values, or after matching if that
+            was calibrated; empty if the verdict rests on neither.
+        by_block: Agreement by block, on the evidence of the verdict.
+        by_tensor: Agreement by tensor, in place, or after moving the first network if the verdict rests on that.
+        notes: Remarks for the reader, such as tensors that only one network has.
     """
 
     verdict: str
@@ -71,30 +71,30 @@ class Lineage(Result):
 
     @property
     def p_value(self) -> float | None:
-        """The p-value for "the two trainings were independent"; 0.0 where it is below the smallest number."""
+        """The p-value for "the two trainings were independent"; 0.0 if it is below the smallest float."""
         return None if self.log_p is None else float(10.0 ** max(self.log_p / log(10), -400.0))
 
     @property
     def headline(self) -> str:
-        """The verdict with its p-value, and what it leaves open."""
+        """The verdict with its p-value, and the questions it leaves open."""
         p = "" if self.log_p is None else f", p {power_of_ten(self.log_p)}"
         return f"{self.verdict} ({self.evidence}{p}){_OPEN if self.verdict == DERIVED else ''}"
 
     def summary(self) -> str:
-        """The verdict, its ground, a line for every block, and notes: first what else the reason says."""
+        """The verdict, its ground, a line for every block, and notes, with further reasons first."""
         equal = lambda b: f"  {b.equal} of {counted(b.tensors, 'tensor')} unchanged" if b.equal else ""
         table = [("", b.block, f"{self.told(b):<8}", self.ground(b) + equal(b)) for b in self.by_block]
         ground, *more = self.reason.split(". ")
         return "\n".join([self.headline, ground, *columns(table), *(f"note: {note}" for note in (*more, *self.notes))])
 
     def told(self, block: BlockAgreement) -> str:
-        """The verdict on a block: derived, no sign of it, or, where nothing was tested, identical or untold."""
+        """The verdict on a block: derived, no sign of it, or, if nothing was tested, identical or unknown."""
         if block.derived or block.log_p is not None or self.evidence == IDENTICAL:
             return "derived" if block.derived else "no sign"
         return "identical" if block.equal == block.tensors else "untold"
 
     def ground(self, block: BlockAgreement) -> str:
-        """What is known of a block: its p-value, or its cosine once the first network was moved."""
+        """The evidence on a block: its p-value, or its cosine after moving the first network."""
         if block.log_p is not None:
             return f"p {power_of_ten(block.log_p)}"
         return f"cosine {block.cosine:.4f} once moved" if self.evidence == IDENTICAL else "not tested"
@@ -116,37 +116,36 @@ class Lineage(Result):
 def lineage(
     a: nn.Module, b: nn.Module, example_inputs: Any = None, independent: Sequence[nn.Module] = (), level: float = _LEVEL
 ) -> Lineage:
-    """Test whether ``b`` was trained independently of ``a``, from weights alone.
+    """Test, from weights alone, whether ``b`` was trained independently of ``a``.
 
-    Exact in place: units of ``b`` that descend from ``a`` still stand where they stood. If ``b`` is independent of
-    ``a``, and its units were drawn from one law and trained alike, every order of its units is equally probable, which
-    gives a p-value without any model of training (as in S. Zhu et al., Independence Tests for Language Models, 2025).
-    The statistic is the score of ``ranks``; the p-values of the spaces are independent of each other, since each reads
-    only axes that it and earlier spaces order, and are combined by Fisher's rule.
+    The test in place is exact: units of ``b`` that descend from ``a`` are still where they were. If ``b`` is
+    independent of ``a``, and its units were drawn from one distribution and trained alike, every order of its units is
+    equally probable. This gives a p-value without any model of training (as in S. Zhu et al., Independence Tests for
+    Language Models, 2025). The statistic is the score of ``ranks``. The p-values of the spaces are mutually
+    independent, since each uses only axes ordered by it and earlier spaces, and are combined by Fisher's rule.
 
-    Where units were permuted, rotated or flipped, that test sees nothing, and none can be exact. Then, or where most
-    units of one space moved, the networks are matched over the group of their architecture. If all weights agree up to
-    rounding, that is the verdict's ground; otherwise, what matching explains is compared with what it explains of
-    ``independent`` networks.
+    If units were permuted, rotated or flipped, that test sees nothing, and no test can be exact. Then, or if most units
+    of one space moved, the networks are matched over the group of their architecture. If all weights agree up to
+    rounding, the verdict rests on that; otherwise, the share that matching explains is compared with the share it
+    explains for ``independent`` networks.
 
     Args:
         a: One network. Both are left as they are.
-        b: The other, of the same architecture, in whatever code (``correspond``); heads and other tensors of another
-            shape are left out.
+        b: The other, of the same architecture, in any code (``correspond``); heads and other tensors of another shape
+            are left out.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments: any that the
-            model takes, for they only serve to record its architecture.
-        independent: At least four networks known to be independent of ``a``, of the architecture, task and recipe that
-            ``b`` would have had on its own: other seeds. Eight give p-values of 1e-6 where ``b`` is like ``a`` by far.
-        level: The p-value from which on independence is rejected.
+            model takes, since they only serve to record its architecture.
+        independent: At least four networks known to be independent of ``a``, with the architecture, task and recipe
+            that ``b`` would have had on its own: other seeds. Eight give p-values of 1e-6 if ``b`` is far more similar.
+        level: Significance level at which independence is rejected.
 
     Returns:
-        The verdict with its p-value. "Derived" means: not independent. Which came first the p-value does not say; the
-        reason does where weights were lost that cannot be had back. A common start is never ruled out.
+        The verdict with its p-value. "Derived" means: not independent. The p-value does not say which came first; the
+        reason does, if weights were lost irrecoverably. A common start is never ruled out.
 
     Raises:
-        ValueError: If no input is given; if both are one object, or are of other architectures; if a tensor is
-            quantised or holds NaN or infinity; or if ``independent`` holds too few networks, or one that is not
-            independent.
+        ValueError: If no input is given; if both are one object, or differ in architecture; if a tensor is quantised
+            or holds NaN or infinity; or if ``independent`` holds too few networks, or one that is not independent.
 
     Examples:
         >>> import intertwine as iw
@@ -178,7 +177,7 @@ def lineage(
 
 
 def _in_code_of(a: nn.Module, other: nn.Module, example_inputs: Any) -> nn.Module:
-    """Another network in the code of ``a`` where their programs are one; else as it is, for parts are compared too."""
+    """Another network in the code of ``a`` if their programs agree; else unchanged, since parts are compared too."""
     try:
         carry = carrier_of(a, other, example_inputs)
     except ValueError:
@@ -189,13 +188,13 @@ def _in_code_of(a: nn.Module, other: nn.Module, example_inputs: Any) -> nn.Modul
 def lineage_folded(
     networks: Sequence[nn.Module], example_inputs: Any, sym: Symmetry, level: float = _LEVEL
 ) -> Lineage | None:
-    """The verdict once norms are folded, which sets streams free to rotate; ``None`` where it finds nothing.
+    """The verdict after folding norms, which lets streams rotate; ``None`` if it finds nothing.
 
-    Streams are rotated so that embeddings meet, which the places of hidden units have no part in: of these the test is
-    exact, also where ``b`` was rotated and then tuned, while the streams' own units are not tested.
+    Streams are rotated so that embeddings agree, which does not depend on the places of hidden units. So the test on
+    hidden units is exact, even if ``b`` was rotated and then tuned; the streams' own units are not tested.
 
-    ``networks`` are the two and those that are independent, in one code; ``sym`` is their symmetry as they stand. The
-    p-value is doubled, for this is the second test: :func:`lineage_of_states` comes first.
+    ``networks`` are the two and the independent ones, in one code; ``sym`` is their symmetry before folding. The
+    p-value is doubled, since this is the second test, after :func:`lineage_of_states`.
     """
     gauge = gauge_of(networks, example_inputs, sym)
     if gauge is None:
@@ -217,18 +216,18 @@ def lineage_of_states(
     independent: Sequence[Mapping[str, Tensor]] = (),
     level: float = _LEVEL,
 ) -> Lineage:
-    """The test of two checkpoints: in place, and after matching where independent networks are given.
+    """The test of two checkpoints: in place, and after matching if independent networks are given.
 
     Args:
-        sym: The symmetry of the architecture, found on the meta device for instance.
-        a: Tensors of one network, in memory, or read one at a time in place (``StoredState``).
-        b: Those of the other.
-        independent: Those of networks that are known to be independent of ``a``.
-        level: The p-value from which on independence is rejected.
+        sym: The symmetry of the architecture, found for instance on the meta device.
+        a: Tensors of one network, in memory or, for the test in place, read one at a time (``StoredState``).
+        b: Tensors of the other.
+        independent: Tensors of networks known to be independent of ``a``.
+        level: Significance level at which independence is rejected.
 
     Raises:
-        ValueError: If they are of other architectures; if a tensor is quantised or holds NaN or infinity; or
-            if ``independent`` holds too few networks, or one that is not independent.
+        ValueError: If they differ in architecture; if a tensor is quantised or holds NaN or infinity; or if
+            ``independent`` holds too few networks, or one that is not independent.
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1. Got {level}.")
@@ -258,7 +257,7 @@ def lineage_of_states(
 
 
 def _check_independent(sym: Symmetry, states: Sequence[State], level: float) -> None:
-    """Refuse networks of which the exact test finds two related: their spread would be that of fewer networks."""
+    """Refuse networks if the exact test finds two related: their spread would be that of fewer networks."""
     for (j, one), (k, other) in combinations(enumerate(states), 2):
         log_p = compared(sym, one, other).in_place().log_p
         if log_p is not None and log_p <= log(level):
@@ -270,12 +269,12 @@ def _check_independent(sym: Symmetry, states: Sequence[State], level: float) -> 
 
 
 def _matched(found: Lineage, pair: Compared) -> Lineage:
-    """The verdict where no independent networks calibrate what matching finds."""
+    """The verdict if no independent networks calibrate the match."""
     match = pair.match()
     if pair.agrees(match):
         return _identical(found, pair, match)
     assert match.transformation is not None
-    alike_as_they_stand = bool(match.differing) and match.transformation.is_identity(0.0)  # what the notes list
+    alike_as_they_stand = bool(match.differing) and match.transformation.is_identity(0.0)  # listed in the notes
     if match.verdict != RELATED or alike_as_they_stand:
         return found
     reason = (
@@ -287,7 +286,7 @@ def _matched(found: Lineage, pair: Compared) -> Lineage:
 
 
 def _identical(found: Lineage, pair: Compared, match: Match) -> Lineage:
-    """The verdict where the weights agree once matched: tensor by tensor with the first network moved."""
+    """The verdict if the weights agree once matched: by tensor, with the first network moved."""
     assert match.transformation is not None
     whole, tensors = pair.padded(), []
     for name in whole.sym.layouts:
@@ -301,7 +300,7 @@ def _identical(found: Lineage, pair: Compared, match: Match) -> Lineage:
 
 
 def _calibrated(found: Lineage, after: Calibrated) -> Lineage:
-    """The verdict after matching; its p-value is doubled, for the test in place came first."""
+    """The verdict after matching; its p-value is doubled, since the test in place came first."""
     log_p = min(after.log_p + log(2), 0.0)
     shares = [x.explained for x in after.independent]
     count = counted(len(shares), "independent network")
@@ -340,7 +339,7 @@ def _judged(found: InPlace, level: float, pair: Compared) -> Lineage:
 
 
 def _notes(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool, pair: Compared) -> Iterator[str]:
-    """What else the agreement in place may come from, what was not tested, and what is the same."""
+    """Notes on other explanations of agreement in place, on what was not tested, and on identical tensors."""
     some = [b.block for b in blocks if b.derived]
     if some and not derived:
         yield (

@@ -1,9 +1,9 @@
-"""P-values: of ranks of units in place, of rank correlation, and of one number beside a few others.
+"""P-values: of ranks of units in place, of rank correlation, and of one number compared with a few others.
 
-Let ``S[i, j]`` be any similarity of unit ``i`` of one network to unit ``j`` of another whose units stand in an order
-that is uniformly random given the first. Reveal the order unit by unit: given units ``0..i-1``, unit ``i`` is uniform
-among the ``m = n - i`` that are left, so its rank ``r`` among them is uniform on ``1..m`` and independent of the ranks
-before it. The score ``Σ log(m / r)`` therefore has a known distribution, whatever the weights are.
+Let ``S[i, j]`` be any similarity of unit ``i`` of one network to unit ``j`` of another whose units are in an order that
+is uniformly random given the first. Reveal the order unit by unit: given units ``0..i-1``, unit ``i`` is uniform among
+the ``m = n - i`` remaining ones, so its rank ``r`` among them is uniform on ``1..m`` and independent of earlier ranks.
+The score ``Σ log(m / r)`` therefore has a known distribution, whatever the weights are.
 
 Source: S. Zhu et al., Independence Tests for Language Models, 2025: the rank correlation of the best assignment of
 units with the identity.
@@ -21,23 +21,23 @@ from torch import Tensor
 
 from ..groups.assignment import assign
 
-_RESOLUTION = 512  # steps of the lattice in one standard deviation of the score
-_LENGTH = 2**14  # of the lattice: 16 standard deviations on either side
+_RESOLUTION = 512  # lattice steps per standard deviation of the score
+_LENGTH = 2**14  # length of the lattice: 16 standard deviations on either side
 _FINE = 2**15  # length of the lattice of combined p-values
-_ACCURATE = 1e-9  # tail below which the Chernoff bound stands in for the transform, whose rounding is 1e-15
-_STEEPEST = 60.0  # exponent of the bound at which only the best possible score counts
+_ACCURATE = 1e-9  # tail below which the Chernoff bound replaces the transform, whose rounding error is 1e-15
+_STEEPEST = 60.0  # exponent of the bound at which only the best possible score matters
 
-Counts = tuple[tuple[int, int], ...]  # numbers of candidates, and how many units have so many
+Counts = tuple[tuple[int, int], ...]  # numbers of candidates, each with the number of units that have as many
 
 
 def power_of_ten(log_p: float) -> str:
-    """A p-value for people, from its natural logarithm: such as ``"= 0.21"`` and ``"< 1e-189"``."""
+    """A readable p-value, from its natural logarithm, such as ``"= 0.21"`` and ``"< 1e-189"``."""
     exponent = log_p / log(10)
     return f"= {10**exponent:.2g}" if exponent > -4 else f"< 1e{-int(-exponent)}"
 
 
 def ranks(similarity: Tensor) -> Tensor:
-    """Rank of every unit in place among the units not placed yet, by similarities ``(..., n, n)``; ties count against.
+    """Rank of every unit in place among units not placed yet, by similarities ``(..., n, n)``; ties rank worse.
 
     The ranks are ``r``, int64 ``(..., n)``, with ``1 <= r[..., i] <= n - i``.
     """
@@ -46,11 +46,11 @@ def ranks(similarity: Tensor) -> Tensor:
 
 
 def log_tail(found: Iterable[Tensor]) -> float:
-    """Natural logarithm of the probability that independent networks score as high as these ranks.
+    """Natural logarithm of the probability that independent networks score at least as high as these ranks.
 
-    Exact (up to 1e-13) by the Fourier transform of the lattice distribution; below 1e-9 the Chernoff bound, which is
-    never smaller than the probability, and equal to it for the highest score, ``1 / n!``. Each of ``found`` holds the
-    ranks ``(..., n)`` of a group of units that is ordered independently of the others.
+    It is exact (up to 1e-13), by the Fourier transform of the lattice distribution; below 1e-9 it is the Chernoff
+    bound, which is never below the probability, and equals it for the highest score, ``1 / n!``. Each of ``found``
+    holds the ranks ``(..., n)`` of a group of units that is ordered independently of the others.
 
     Examples:
         >>> import torch
@@ -63,16 +63,16 @@ def log_tail(found: Iterable[Tensor]) -> float:
     if first <= 0:
         return 0.0
     tail = float(mass[first:].sum()) if first < _LENGTH else 0.0
-    if tail > 0.5:  # the lower tail is the accurate one
+    if tail > 0.5:  # the lower tail is more accurate
         return log1p(-min(float(mass[:first].sum()), 1.0 - 1e-16))
     return log(tail) if tail > _ACCURATE else min(_chernoff(counts, step, reached), 0.0)
 
 
 def combined(spaces: Sequence[Sequence[Tensor]]) -> float:
-    """Logarithm of the combined p-value of spaces whose p-values are independent, from the ranks that each has.
+    """Logarithm of the combined p-value of spaces with independent p-values, from the ranks of each.
 
-    The law of Fisher's ``-Σ log p`` is the convolution of the laws of the spaces, which are steps where these are
-    narrow; ``chi²`` would overstate the p-value there, and is used below 1e-9 only.
+    The distribution of Fisher's ``-Σ log p`` is the convolution of those of the spaces, which are step functions for
+    narrow spaces; ``chi²`` would overstate the p-value there, and is used only below 1e-9.
     """
     logs = [log_tail(found) for found in spaces]
     bound = fisher(logs)
@@ -100,7 +100,7 @@ def fisher(log_ps: Iterable[float]) -> float:
 
 
 def _score(found: Iterable[Tensor]) -> tuple[Counts, float, int]:
-    """How many units have how many candidates, the step of the lattice, and the score on it."""
+    """The counts of units by number of candidates, the lattice step, and the score on the lattice."""
     rows = [row for x in found for row in x.reshape(-1, x.shape[-1])]
     counts = Counter(m for row in rows for m in range(1, len(row) + 1))
     step = sum(counts.values()) ** 0.5 / _RESOLUTION
@@ -110,7 +110,7 @@ def _score(found: Iterable[Tensor]) -> tuple[Counts, float, int]:
 
 @lru_cache(maxsize=256)
 def _law(counts: Counts, step: float, width: float) -> np.ndarray:
-    """Transform of the law of ``-log p`` of one space, on a lattice of that width."""
+    """Fourier transform of the distribution of ``-log p`` for one space, on a lattice of given width."""
     mass, _ = _null(counts, step)
     tail = mass[::-1].cumsum()[::-1].clip(1e-15, 1.0)
     places = np.rint(-np.log(tail) / width).astype(np.int64).clip(0, _FINE - 1)
@@ -124,7 +124,7 @@ def _scores(m: np.ndarray | int, r: np.ndarray, step: float) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _null(counts: Counts, step: float) -> tuple[np.ndarray, int]:
-    """Probabilities of all scores around the mean, and the score in their middle."""
+    """Probabilities of all scores around the mean, and the score at their centre."""
     transform: np.ndarray = np.ones(_LENGTH // 2 + 1, dtype=complex)
     mean = 0.0
     for m, count in counts:
@@ -150,13 +150,13 @@ def _chernoff(counts: Counts, step: float, reached: int) -> float:
 
     low, high = np.log(1e-4), np.log(_STEEPEST)
     golden = (5**0.5 - 1) / 2
-    for _ in range(24):  # any θ gives a bound
+    for _ in range(24):  # every θ gives a bound
         left, right = high - golden * (high - low), low + golden * (high - low)
         low, high = (low, right) if bound(left) < bound(right) else (left, high)
     return min(bound((low + high) / 2), bound(np.log(_STEEPEST)))
 
 
-_FEW = 7  # units up to which all permutations are listed
+_FEW = 7  # most units for which all permutations are enumerated
 
 
 def rank_correlation(order: Tensor) -> Tensor:
@@ -169,8 +169,8 @@ def rank_correlation(order: Tensor) -> Tensor:
 def spearman(similarities: Sequence[Tensor]) -> tuple[float, float]:
     """Rank correlation of the best assignments with the identity, and the logarithm of its one-sided p-value.
 
-    Similarities are ``(P, n, n)`` for groups of units that are ordered among themselves. Exact by enumeration for one
-    group of at most 7 units; else by the normal limit, with variance ``1 / (n - 1)`` for each of the groups.
+    Similarities are ``(P, n, n)`` for groups of units that are ordered separately. The p-value is exact, by
+    enumeration, for one group of at most 7 units; else the normal limit, with variance ``1 / (n - 1)`` per group.
     """
     found = [rank_correlation(assign(s)) for s in similarities]
     total, count = sum(float(rho.sum()) for rho in found), sum(map(len, found))
@@ -182,15 +182,15 @@ def spearman(similarities: Sequence[Tensor]) -> tuple[float, float]:
 
 
 def log_exceedance(x: float, others: Sequence[float]) -> float:
-    """Logarithm of the probability that one more draw exceeds ``n`` others by as much as ``x`` does.
+    """Logarithm of the probability that another draw exceeds ``n`` others by as much as ``x`` does.
 
-    By rank alone ``p = (1 + #{y >= x}) / (n + 1)``, for any law; at least ``1 / (n + 1)``. Above the largest ``M``::
+    By rank alone, ``p = (1 + #{y >= x}) / (n + 1)`` for any law, at least ``1 / (n + 1)``. Above the largest ``M``::
 
         p = (1 + t)^(1 - n) / (n + 1),    t = (x - M) / (M - m + Σ (y - m)),    m the smallest,
 
-    which is exact where excesses are exponential, and never too small where the law's hazard rate does not fall (a
-    tail no heavier than exponential): the map to exponential numbers is then convex and stretches ``x - M`` at least
-    as much as each ``y - m``. For ``others`` that do not differ, rank alone.
+    which is exact for exponential excesses, and never too small if the law's hazard rate does not fall (a tail no
+    heavier than exponential): the map to exponential numbers is then convex and stretches ``x - M`` at least as much
+    as each ``y - m``. If ``others`` are all equal, rank alone is used.
 
     Source: the map of R. E. Barlow and F. Proschan, Statistical Theory of Reliability and Life Testing, 1975; spacings
     of exponential numbers, B. Epstein and M. Sobel, JASA 48, 1953.

@@ -31,19 +31,19 @@ Distances = Mapping[Pair, float]
 
 @dataclass(frozen=True)
 class Link:
-    """A branch of a tree.
+    """A link between two networks, a branch of a tree.
 
     Attributes:
-        parent: One network; the one that the other was made from, where that can be told.
+        parent: One network; the one that the other was made from, if that can be told.
         child: The other.
-        distance: ``|a - b|`` over the root of ``|a| |b|``, in place, or once matched.
-        log_p: Natural logarithm of the p-value that they are independent; ``None`` where the weights agree number by
-            number once matched.
-        directed: Whether the weights rule out the reverse; that both come from a third network they never do.
-        ground: How, or why not.
-        aligned: Whether the units stand in one order, and the weights are far apart. Such a link joins no families.
-        calibrated: Whether the weights are close, or other families told how close strangers come once aligned. Where
-            too few could, the distance alone joins the two, and they may be no relatives.
+        distance: ``|a - b|`` over the root of ``|a| |b|``, in place or after matching.
+        log_p: Natural logarithm of the p-value for their independence; ``None`` if the weights agree number by number
+            after matching.
+        directed: Whether the weights rule out the reverse; they never rule out that both come from a third network.
+        ground: How they do so, or why not.
+        aligned: Whether the units are in one order but the weights far apart. Such a link joins no families.
+        calibrated: Whether the weights are close, or other families showed how close aligned strangers come. If there
+            were too few, only the distance joins the two, and they may be no relatives.
     """
 
     parent: str
@@ -57,17 +57,17 @@ class Link:
 
 
 def ends(links: Iterable[Link]) -> list[Pair]:
-    """The two networks of every link."""
+    """The pair of networks of every link."""
     return [(k.parent, k.child) for k in links]
 
 
 def homes(families: Iterable[Sequence[str]]) -> dict[str, int]:
-    """The number of the family of every network."""
+    """The family number of every network."""
     return {name: k for k, family in enumerate(families) for name in family}
 
 
 def forest(names: Iterable[str], pairs: Iterable[Pair]) -> tuple[list[Pair], tuple[tuple[str, ...], ...]]:
-    """Of pairs in their order those that join two families (Kruskal), and the families, the largest first."""
+    """Those pairs that, taken in order, join two families (Kruskal); and the families, largest first."""
     together, kept = Joined(names), list[Pair]()
     for pair in pairs:
         if len(together.parts(pair)) == 2:
@@ -77,7 +77,7 @@ def forest(names: Iterable[str], pairs: Iterable[Pair]) -> tuple[list[Pair], tup
 
 
 def first_of_families(pairs: Iterable[Pair], home: Mapping[str, int]) -> Iterator[Pair]:
-    """Of pairs in their order the first of each two families."""
+    """The first pair, in order, for every two families."""
     seen = set[frozenset[int]]()
     for a, b in pairs:
         both = frozenset((home[a], home[b]))
@@ -87,29 +87,29 @@ def first_of_families(pairs: Iterable[Pair], home: Mapping[str, int]) -> Iterato
 
 
 def aligned_links(distances: Distances, found: Distances, families: Sequence[Sequence[str]]) -> Iterator[Link]:
-    """For every two families whose units stand in one order the closest networks."""
+    """The closest networks of every two families whose units are in one order."""
     for b, a in first_of_families(sorted(distances, key=lambda pair: distances[pair]), homes(families)):
         yield Link(a, b, distances[b, a], found[b, a], directed=False, ground=_ALIGNED, aligned=True)
 
 
 _TURNED = "units in place, once streams are rotated until embeddings meet"
 COPY = "a copy, moved by an element of the group"
-FIRM = 0.5  # distance up to which a match tells of descent, and one network stands for the other
-_APART = 0.85  # distance in place, about 50 degrees, from which on weights are far apart
-_NEAR = 0.5  # times the median gap of all pairs: how near invariants of copies are
-_WORTH = 0.01  # p-value of a matched pair that is worth a note
-_CALIBRATE = 12  # networks of other families at most
-_COMPONENT = 16_000_000  # weights that are balanced at once
+FIRM = 0.5  # distance up to which a match shows descent, and one network can represent the other
+_APART = 0.85  # distance in place, about 50 degrees, from which weights count as far apart
+_NEAR = 0.5  # times the median gap of all pairs: bound on the gap between invariants of copies
+_WORTH = 0.01  # p-value below which a matched pair gets a note
+_CALIBRATE = 12  # most networks of other families
+_COMPONENT = 16_000_000  # weights balanced at once
 _POWERS = 4
 
 
 def kin(
     states: States, distances: Distances, alike: Distances, rate: float, folded: Callable[[Sequence[str]], States]
 ) -> Iterator[tuple[Pair, Match | None, bool]]:
-    """Of pairs that are far apart in place those that are more than independent networks aligned to each other.
+    """Pairs, among those far apart in place, that are more than independent networks aligned to each other.
 
-    Their weights are near once streams are rotated, or, once matched, more alike than those of other families; with too
-    few of these the distance decides. Beside each pair stand the match with rotated streams, and whether it is sure.
+    Their weights are close after rotating streams or, after matching, more similar than those of other families; with
+    too few families, the distance decides. Each pair comes with its match with rotated streams, and whether it is sure.
     """
     families = forest(states, alike)[1]
     home = homes(families)
@@ -132,8 +132,8 @@ def kin(
 
 
 def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:
-    """Links between families of which networks meet once matched over the group; notes where they nearly do."""
-    level = rate / max(comb(len(states), 2), 1)  # the nearest of all pairs are looked at
+    """Links between families whose networks agree after matching over the group; and notes where they nearly do."""
+    level = rate / max(comb(len(states), 2), 1)  # the nearest of all pairs are examined
     found: list[Link] = []
     for members in by_key((id(sym), name) for name, (sym, _) in states.items()).values():
         found += _matched(states, members, [*links, *found], level)
@@ -148,10 +148,10 @@ def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tu
 
 
 def _matched(states: States, members: Sequence[str], links: Sequence[Link], level: float) -> Iterator[Link]:
-    """The links of some networks of one symmetry, of each two families the nearest ones by their invariants.
+    """Links of networks of one symmetry, between the nearest networks, by invariants, of every two families.
 
-    Copies come first: what remains apart then calibrates how near others are. Where streams were rotated, the test in
-    place is exact for all other units.
+    Copies come first: the pairs that remain apart then calibrate how near others are. If streams were rotated, the test
+    in place is exact for all other units.
     """
     sym, home = states[members[0]][0], homes(forest(states, ends(links))[1])
     if len({home[m] for m in members}) < 2:
@@ -185,15 +185,15 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link], leve
 
 
 def _met(states: States, a: str, b: str) -> Compared:
-    """Two networks of one symmetry side by side, streams that may rotate brought to meet."""
+    """Two networks of one symmetry, prepared for comparison, with their rotatable streams aligned."""
     sym, second = states[b]
     return compared(*met(sym, states[a][1], second), second)
 
 
 def _invariants(sym: Symmetry, state: State) -> dict[str, Tensor]:
-    """For every block of every tensor ``log tr(X Xᵀ)^k / k`` for ``k = 1, ..., 4`` in balanced coordinates.
+    """``log tr(X Xᵀ)^k / k`` for ``k = 1, ..., 4`` for every block of every tensor, in balanced coordinates.
 
-    Permutations, signs and rotations of units leave them as they are, and balancing takes the scales out.
+    Permutations, signs and rotations of units do not change them, and balancing removes the scales.
     """
     part = compared(sym, state, state).padded().sym
     found = {}
@@ -213,9 +213,9 @@ def _invariants(sym: Symmetry, state: State) -> dict[str, Tensor]:
 
 
 def _closest_pairs(found: Mapping[str, Mapping[str, Tensor]], home: Mapping[str, int]) -> list[Pair]:
-    """Pairs of two families that are nearer than half the median of all such pairs, the nearest first.
+    """Pairs between families that are nearer than half the median of all such pairs, nearest first.
 
-    With three families or fewer there is no median to speak of, and all pairs count.
+    With three families or fewer there is no meaningful median, and all pairs count.
     """
     gaps: dict[Pair, float] = {}
     for (a, x), (b, y) in combinations(found.items(), 2):

@@ -1,4 +1,4 @@
-"""Families of many checkpoints: which descend from common weights, and a tree of each family."""
+"""Families of many checkpoints: which of them descend from common weights, and a tree of each family."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ from .in_place import checked
 from .p_values import power_of_ten
 from .relatives import COPY, FIRM, Distances, Link, Pair, aligned_links, ends, forest, kin, moved_copies
 
-_WEIGHTS = 256  # of every tensor
+_WEIGHTS = 256  # sampled from every tensor
 
 
 def sketch(names: Sequence[str], state: State, side: str) -> dict[str, Tensor]:
-    """Weights at random places that depend on a tensor's name and shape alone, centred, of norm 1.
+    """Weights at random places that depend only on a tensor's name and shape, centred and of norm 1.
 
-    Tensors that the network, called ``side`` in messages, lacks are left out.
+    Tensors that the network (called ``side`` in messages) lacks are left out.
     """
     found = {}
     for name in (n for n in names if n in state and state[n].numel() > 1):
@@ -47,10 +47,10 @@ def sketch(names: Sequence[str], state: State, side: str) -> dict[str, Tensor]:
 
 
 def sketch_scores(sketches: Sequence[Mapping[str, Tensor]], shapes: Sequence[Mapping[str, tuple[int, ...]]]) -> Tensor:
-    """Likeness of all pairs in standard deviations of unrelated weights, ``(N, N)``; ``-inf`` on the diagonal.
+    """Similarity of all pairs in standard deviations of unrelated weights, ``(N, N)``; ``-inf`` on the diagonal.
 
-    Tensors that a pair does not share in one shape are left out. The largest tensor-wise mean counts, so that a pair
-    that shares a few tensors only is found as well.
+    Tensors that a pair does not share in one shape are left out. The largest mean over tensors counts, so that a pair
+    that shares only a few tensors is found as well.
     """
     count = len(sketches)
     total, weight, best = (torch.zeros(count, count, dtype=torch.float64) for _ in range(3))
@@ -62,12 +62,12 @@ def sketch_scores(sketches: Sequence[Mapping[str, Tensor]], shapes: Sequence[Map
             mesh = index[:, None], index[None, :]
             total[mesh] += cosine
             weight[mesh] += 1
-            best[mesh] = torch.maximum(best[mesh], cosine - 2)  # the largest of many is larger
+            best[mesh] = torch.maximum(best[mesh], cosine - 2)  # corrected for the maximum of many
     return torch.maximum(total / weight.clamp_min(1).sqrt(), best).fill_diagonal_(-torch.inf)
 
 
 _RATE = 0.001
-_CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
+_CLOSE = 2.0  # standard deviations of a sketch above which a pair is tested: 2 % of strangers, and nearly all relatives
 
 _UNCALIBRATED = f"fewer than {FEWEST} other families tell how alike an independent network is once aligned to the other"
 _BETWEEN = "{} lies between the other and a third network: a merge of them, or what they come from"
@@ -79,14 +79,14 @@ class Tree(Result):
 
     Attributes:
         names: Names of the networks.
-        log_p: Natural logarithm of every pair's p-value, row by row; NaN where a pair was not tested.
-        families: Networks that are linked by their weights, largest family first; strangers are families of one.
+        log_p: Natural logarithm of every pair's p-value, row by row; NaN if a pair was not tested.
+        families: Networks linked by their weights, largest family first; strangers are families of one.
         links: Branches: within a family, the tree of smallest distances; between two, the closest aligned networks.
-        rate: Expected share of false ones among the pairs called related (Benjamini-Yekutieli, any dependence).
+        rate: Expected share of false positives among the pairs called related (Benjamini-Yekutieli, any dependence).
         related: Number of pairs called related.
-        tested: Number of pairs that were tested exactly; the others' sketches are not alike.
-        merges: Networks that hold weights of two others: merges of these, or what they come from.
-        notes: Pairs that may be related, but not beyond doubt, those among them that stand in one family.
+        tested: Number of pairs tested exactly; the sketches of the others are not similar.
+        merges: Networks that hold weights of two others: merges of these, or their common origin.
+        notes: Pairs that may be related, but not beyond doubt, including such pairs within one family.
     """
 
     names: tuple[str, ...]
@@ -121,7 +121,7 @@ class Tree(Result):
     _columns = ("a", "b", "log10_p", "linked")
 
     def _rows(self) -> list[dict[str, Any]]:
-        """One row per pair that was tested."""
+        """One row per tested pair."""
         links = {frozenset((k.parent, k.child)): k for k in self.links}
         return [
             {"a": a, "b": b, "log10_p": p / log(10), "linked": frozenset((a, b)) in links}
@@ -134,16 +134,16 @@ class Tree(Result):
 def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: float = _RATE) -> Tree:
     """Find families among networks of one architecture, from weights in place.
 
-    Every network is read once for a sketch; pairs whose sketches are alike get the exact test, and the false discovery
-    rate is controlled over all pairs. Networks of different families are then compared by numbers that the group leaves
-    as they are; where these are near, the nearest two are matched. What then agrees number by number is a copy;
-    otherwise at least four other families calibrate how much agreement means. Of families that are left the first ones
-    are compared once more with norms folded, where streams may rotate.
+    Every network is read once for a sketch. Pairs with similar sketches get the exact test, and the false discovery
+    rate is controlled over all pairs. Networks of different families are then compared by invariants of the group; if
+    these are near, the nearest two are matched. If the weights then agree number by number, one is a copy; otherwise at
+    least four other families calibrate how much agreement means. Of the remaining families, the first members are
+    compared once more with norms folded, if streams may rotate.
 
     Args:
         models: Networks by name.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
-        rate: Expected share of false ones among the pairs called related.
+        rate: Expected share of false positives among the pairs called related.
 
     Raises:
         ValueError: If there are fewer than two networks, or weights that cannot be compared.
@@ -173,13 +173,13 @@ def tree_of_states(
     """Find families among checkpoints, in memory or read tensor by tensor, of one architecture or several.
 
     Args:
-        states: By name the symmetry of a network's architecture, and its tensors.
-        rate: Expected share of false ones among the pairs called related.
-        folded: Gives networks of one symmetry, by name, with norms folded so that streams may rotate
-            (``in_one_gauge``); with it rotated networks are found, of every family its first.
+        states: By name: the symmetry of a network's architecture, and its tensors.
+        rate: Expected share of false positives among the pairs called related.
+        folded: Returns networks of one symmetry, by name, with norms folded so that streams may rotate
+            (``in_one_gauge``); with it, rotated networks are found, testing the first of every family.
 
     Raises:
-        ValueError: If there are fewer than two networks, weights cannot be compared, or the rate is none.
+        ValueError: If there are fewer than two networks, weights cannot be compared, or the rate is invalid.
     """
     names = tuple(states)
     if len(names) < 2:
@@ -225,7 +225,7 @@ def tree_of_states(
 
 
 def _close(states: States) -> list[Pair]:
-    """Pairs of networks whose sketches are alike, or that no sketch compares."""
+    """Pairs of networks whose sketches are similar, or that no sketch can compare."""
     sketches = {name: sketch([*sym.layouts], state, name) for name, (sym, state) in track([*states.items()], "reading")}
     shapes = {name: {n: tuple(states[name][1][n].shape) for n in found} for name, found in sketches.items()}
     scores = sketch_scores([*sketches.values()], [*shapes.values()])
@@ -234,7 +234,7 @@ def _close(states: States) -> list[Pair]:
 
 
 def _of_one_symmetry(states: States) -> States:
-    """The networks, with one object for equal symmetries, such as those found for every folder by itself."""
+    """The networks, with one object for equal symmetries, such as those found separately for every folder."""
     found: dict[str, tuple[Symmetry, State]] = {}
     for name, (sym, state) in states.items():
         equal = (old for old, _ in found.values() if old.spaces == sym.spaces and old.layouts == sym.layouts)
@@ -243,14 +243,14 @@ def _of_one_symmetry(states: States) -> States:
 
 
 def _other_widths(x: Mapping[str, tuple[int, ...]], y: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether two networks have tensors of the same names, most of them in other shapes: no sketch compares them."""
+    """Whether two networks have the same tensor names but mostly other shapes, so that no sketch compares them."""
     shared = x.keys() & y.keys()
     same = sum(x[n] == y[n] for n in shared)
     return 2 * len(shared) > max(len(x), len(y)) and 2 * same < len(shared)
 
 
 def _discoveries(found: Distances, pairs: int, rate: float) -> list[Pair]:
-    """Pairs that Benjamini and Yekutieli's procedure rejects, those that were not tested counted with ``p = 1``.
+    """Pairs rejected by the procedure of Benjamini and Yekutieli, with ``p = 1`` for untested pairs.
 
     Source: Y. Benjamini and D. Yekutieli, Annals of Statistics 29, 2001.
     """
@@ -272,7 +272,7 @@ def _distance(a: State, b: State) -> float:
 def _link(
     states: States, pair: Pair, gap: float, log_p: float | None, match: Match | None, sums: Sequence[Merge], sure: bool
 ) -> Link:
-    """A branch, with its direction where that can be told: not where one of the two holds weights of a third, too."""
+    """A branch, with its direction if that can be told, which fails if one of the two holds weights of a third."""
     child, parent = pair
     way, ground = 0, COPY
     if match is not None and match.verdict == SAME:

@@ -1,9 +1,9 @@
-"""Units of every space: their features, read off one tensor at a time, and those of networks of other widths.
+"""Units of every space: their features, read one tensor at a time, also between networks of different widths.
 
-Spaces are taken in order, parents before the spaces inside them. A tensor shows its units along one space; its axes of
-earlier spaces, and those that are fixed, are features in place, while axes of later spaces are summed out. So what is
-said of a space depends on how it and the earlier ones are ordered, and on no other: then the spaces' p-values are
-independent where the networks are.
+Spaces are taken in order, parents before their inner spaces. A tensor shows its units along one space: its fixed axes
+and those of earlier spaces are features in place, while axes of later spaces are summed out. So the result for a space
+depends only on the order of its own units and of earlier spaces. If the networks are independent, so are the p-values
+of the spaces.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from ..symmetry.coupling import kept_rows, narrowed
 from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size, spaces_of
 from ..symmetry.transformation import Transformation, identity
 
-_ROUNDS = 3  # of columns and rows brought to one size in turn
+_ROUNDS = 3  # of normalising columns and rows in turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +33,9 @@ class View:
 
     space: str  # Name of the space
     block: Block  # The block
-    dims: tuple[int, ...]  # Its dimensions that carry the space's parents and then its units
+    dims: tuple[int, ...]  # The dimensions of the space's parents, then of its units
     summed: tuple[int, ...]  # Dimensions of later spaces
-    square: int | None  # A dimension of an earlier space with as many units, where there are no parents
+    square: int | None  # A dimension of an earlier space with as many units, if there are no parents
 
     def rows(self, tensor: Tensor) -> Tensor:
         """Features ``(P, n, d)`` of ``n`` units for each of ``P`` units of the parents."""
@@ -46,21 +46,21 @@ class View:
         return x.reshape(-1, *x.shape[-2:])
 
     def trace(self, tensor: Tensor) -> Tensor | None:
-        """Mean over all other axes of the block as a square matrix, units along rows, where it is square."""
+        """Mean over all other axes of the block as a square matrix, units along rows, if it is square."""
         return None if self.square is None else summed(self.block.read(tensor).float().abs(), (*self.dims, self.square))
 
 
 def ordered_spaces(sym: Symmetry) -> list[Space]:
-    """Spaces whose units permutations may move, parents before the spaces inside them."""
+    """Spaces whose units may be permuted, parents before their inner spaces."""
     some = [s for s in sym.spaces if s.size > 1 and s.group.permutes]
     names = {s.name for s in some}
     return sorted(some, key=lambda s: len(names & {*s.parents}))
 
 
 def views(sym: Symmetry, name: str, order: Iterable[str]) -> Iterator[View]:
-    """Views of one tensor along every axis of every block that carries a space, the one that comes last in order first.
+    """Views of one tensor along every axis of every block that carries a space, those of later spaces first.
 
-    Blocks that hold a parent twice have none.
+    Blocks in which a parent occurs twice have none.
     """
     places = {space: k for k, space in enumerate(order)}
     for block in blocks(sym.layouts[name]):
@@ -76,7 +76,7 @@ def views(sym: Symmetry, name: str, order: Iterable[str]) -> Iterator[View]:
 
 
 def by_unit(sym: Symmetry, name: str, *tensors: Tensor) -> Iterator[tuple[str, list[Tensor]]]:
-    """Sums of tensors like one of the symmetry's, for every unit: ``(p..., n)`` for each axis that carries a space."""
+    """Sums, for every unit, of tensors laid out like a named one: ``(p..., n)`` for each axis that carries a space."""
     for block in blocks(sym.layouts[name]):
         for dim, leaf in block.carried:
             space = sym.space(leaf.space)
@@ -86,11 +86,11 @@ def by_unit(sym: Symmetry, name: str, *tensors: Tensor) -> Iterator[tuple[str, l
 
 
 def similarity(x: Tensor, y: Tensor) -> Tensor:
-    """Likeness of units, comparable between tensors: cosines less the means of their row and column.
+    """Similarity of units, comparable between tensors: cosines minus the means of their row and column.
 
-    Rows and columns are first brought to one size in turn, so that positive scales of units change nothing. Single
-    numbers are compared by their distance. From features ``(P, n, d)`` of both networks come likenesses ``(P, n, n)``
-    of root mean square 1, or all zero where units cannot be told apart.
+    Rows and columns are first normalised in turn, so that positive scales of units do not matter. Single numbers are
+    compared by their distance. Features ``(P, n, d)`` of both networks give similarities ``(P, n, n)`` of root mean
+    square 1, or all zero if units cannot be distinguished.
     """
     x, y = x.float(), y.float()
     if x.shape[-1] == 1:
@@ -103,7 +103,7 @@ def similarity(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _levelled(x: Tensor, dims: Iterable[int], first: int = 0) -> Tensor:
-    """Slices along some dimensions brought to a mean square of one in turn; the first dimensions are a batch."""
+    """Slices along some dimensions normalised in turn to mean square one; the first dimensions are a batch."""
     for _ in range(_ROUNDS):
         for dim in dims:
             x = x / _size(x, [d for d in range(first, x.ndim) if d != dim % x.ndim])
@@ -120,7 +120,7 @@ Sizes = Mapping[str, int]
 
 
 def with_rows(state: State, rows: Rows, lengths: Mapping[str, Sequence[int]] | None = None) -> State:
-    """Tensors of which some rows of some axes are read; with lengths of axes, whose rows stand there among zeros."""
+    """Tensors restricted to some rows of some axes; with ``lengths`` of axes, the rows are padded with zeros."""
 
     def changed(name: str, x: Tensor) -> Tensor:
         for dim, some in rows.get(name, {}).items():
@@ -136,25 +136,25 @@ def with_rows(state: State, rows: Rows, lengths: Mapping[str, Sequence[int]] | N
 
 @dataclass(frozen=True, eq=False)
 class Widths:
-    """Two networks of one architecture in which some spaces have other numbers of units."""
+    """Two networks of one architecture that differ in the sizes of some spaces."""
 
     sym: Symmetry  # The symmetry of the tensors that can be compared
     a: State  # Tensors of one network
-    b: State  # Those of the other; both as far as labels (classes, tokens) reach in both
+    b: State  # Tensors of the other; both restricted to common labels (classes, tokens)
     sizes: tuple[Sizes, Sizes]  # Units of every space in each
-    notes: tuple[str, ...]  # In words, what has another size
+    notes: tuple[str, ...]  # Differences of size, in words
 
     @property
     def differing(self) -> list[str]:
-        """Spaces of which one network has more units, parents before the spaces inside them."""
+        """Spaces of which one network has more units, parents before their inner spaces."""
         left, right = self.sizes
         return [s.name for s in ordered_spaces(self.sym) if left[s.name] != right[s.name]]
 
     def cut(self) -> tuple[Symmetry, State, State]:
-        """Both with the units that have a partner, in the order in which they stand.
+        """Both networks restricted to units that have a partner, in their own order.
 
-        The wider network keeps the units that the best assignment gives a partner. Which these are does not depend on
-        the order of the other's units, so all orders of them stay equally probable, and the exact test stays exact.
+        The wider network keeps the units to which the best assignment gives a partner. Which these are does not depend
+        on the order of the other's units, so all orders stay equally probable, and the exact test stays exact.
         """
         states, sizes = [self.a, self.b], [dict(some) for some in self.sizes]
         for space in self.differing:
@@ -169,7 +169,7 @@ class Widths:
         return resized(self.sym, sizes[0]), states[0], states[1]
 
     def padded(self) -> tuple[Symmetry, State, State]:
-        """Both with zeros for the units that one of them lacks, after its own."""
+        """Both networks, padded with zeros for units that one of them lacks, after its own units."""
         states, most = [self.a, self.b], {name: max(n, self.sizes[1][name]) for name, n in self.sizes[0].items()}
         sym = resized(self.sym, most)
         lengths = {n: layout.shape for n, layout in sym.layouts.items()}
@@ -179,10 +179,10 @@ class Widths:
         return sym, states[0], states[1]
 
     def partnered(self, g: Transformation, sym: Symmetry, near: State, met: State) -> "Widths":
-        """Both with the units that have a partner after matching by ``g``, which moves the padded ``a`` to ``b``.
+        """Both networks restricted to units with a partner after matching by ``g``, which moves padded ``a`` to ``b``.
 
-        Zeros match whatever is small, so units are matched once more where all are of one size: those of ``near``, the
-        padded ``a`` where ``g`` and balancing put it, to those of ``met``, the padded ``b``, both folded.
+        Zeros match whatever is small, so units are matched again after normalising sizes: those of ``near``, the padded
+        ``a`` moved by ``g`` and balanced, to those of ``met``, the padded ``b``, both folded.
         """
         free = searched(sym, {"permutation"})
         axes = {n: [d for d, axis in enumerate(layout.axes) if spaces_of([axis])] for n, layout in free.layouts.items()}
@@ -224,7 +224,7 @@ def widths(sym: Symmetry, a: State, b: State) -> Widths:
 
 
 def thinned(sym: Symmetry, state: State, sizes: Sizes) -> State:
-    """A network with no more units than ``sizes`` in every space: those of largest weights, as pruning keeps them."""
+    """A network with at most ``sizes`` units in every space: those with the largest weights, as in pruning."""
     own = dict(_sizes(sym, {n: tuple(state[n].shape) for n in sym.layouts if n in state}))
     for space in [s.name for s in ordered_spaces(sym) if own[s.name] > sizes[s.name]]:
         here = resized(sym, own)
@@ -239,7 +239,7 @@ def thinned(sym: Symmetry, state: State, sizes: Sizes) -> State:
 
 
 def _likeness(space: str, order: Sequence[str], syms: Sequence[Symmetry], states: Sequence[State]) -> Tensor:
-    """Similarity of the units of a space, rows of the first network and columns of the second, over all tensors."""
+    """Similarity of a space's units over all tensors, with rows for the first network and columns for the second."""
     total = torch.zeros(*(sym.space(space).size for sym in syms))
     for name in (n for n in syms[0].layouts if all(n in state for state in states)):
         for left, right in zip(*(views(sym, name, order) for sym in syms)):
@@ -249,7 +249,7 @@ def _likeness(space: str, order: Sequence[str], syms: Sequence[Symmetry], states
 
 
 def _sizes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Units of every space by the shapes of tensors; of an axis of factors the outermost may have another number."""
+    """Units of every space from tensor shapes; on an axis of factors, the outermost may have another size."""
     whole = {s.name: s.size for s in sym.spaces}
     sizes, told = dict(whole), set()
     axes = [
@@ -269,7 +269,7 @@ def _sizes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, in
 
 
 def resized(sym: Symmetry, sizes: Sizes) -> Symmetry:
-    """The symmetry of the same architecture with other numbers of units."""
+    """The symmetry of the same architecture with other widths."""
     if all(sizes[s.name] == s.size for s in sym.spaces):
         return sym
     spaces = tuple(replace(s, group=s.group.on(sizes[s.name])) for s in sym.spaces)
@@ -293,7 +293,7 @@ def _resized_axis(axis: Axis, sizes: Sizes) -> Axis:
 
 
 def _said(sym: Symmetry, left: Sizes, right: Sizes, rows: Rows) -> list[str]:
-    """What has another size in the two networks; of heads shapes tell how many only where their size is known."""
+    """Differences of size between two networks, in words; shapes give numbers of heads only if their size is known."""
     alike = lambda s: ", if they are of one size" if s in sym.outer else ""
     said = [f"{sym.titles[s]}: {left[s]} in a, {right[s]} in b{alike(s)}" for s in left if left[s] != right[s]]
     more = [f"and so on in {counted(len(said), 'space')}"] if len(said) > _SAID else []

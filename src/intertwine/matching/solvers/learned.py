@@ -166,7 +166,7 @@ class _Course:
             return self.mixture.above(transformed(self.sym, g, self.mixture.b), self.held, _POINTS)
 
     def _round(self, batches: Iterator[Any]) -> bool:
-        """Take the steps of one chart and set the next base; returns whether losses, gradients and bases stayed good."""
+        """Take the steps of one chart, set the next base; returns whether losses, gradients and bases stayed good."""
         near, good = transformed(self.sym, self.at.base, self.mixture.b), True
         for batch in islice(batches, min(self.options.every, self.options.steps - self.at.step)):
             self.at.step += 1

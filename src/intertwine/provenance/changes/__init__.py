@@ -1,1 +1,1 @@
-"""Changes between two checkpoints: the element, tensors paired by what they hold, findings in words."""
+"""Changes between two checkpoints: the group element, tensors paired by content, and findings in words."""

@@ -1,7 +1,7 @@
-"""Conversions between layouts: the entries of tensors of one checkpoint in another, found by what tensors hold.
+"""Conversions between layouts: the entries of one checkpoint's tensors in another, found by content.
 
-No table of known renamings: modules correspond by their programs (``correspond``), and this is for what has no code to
-capture, checkpoints alone.
+There is no table of known renamings. Modules correspond by their programs (``correspond``); this file is for
+checkpoints alone, which have no code to capture.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,44 +18,44 @@ from ...matching.correspondence.entries import Entry, Range, Region, carried
 from ...matching.judgement.deviation import constant, relative
 from .layers import layer_of, pattern_of, signature, stem_of, with_layer
 
-_PROBES = (4, 12)  # rows of a tensor that are looked for: fewest and most
+_PROBES = (4, 12)  # rows of a tensor to search for: fewest and most
 _ALL_PROBES = 2400
-_ALIKE = 0.7  # cosine of a row with the one that it came from; unrelated rows of 16 entries reach 0.6 by chance
-_SAME_VALUES = 1 - 1e-5  # cosine of sorted absolute values: those of unrelated rows are within 1e-2 of 1 too
+_ALIKE = 0.7  # cosine of a row with its origin; unrelated rows of 16 entries reach 0.6 by chance
+_SAME_VALUES = 1 - 1e-5  # cosine of sorted absolute values, which even for unrelated rows is within 1e-2 of 1
 _MOST = 0.9  # share of the rows that must be found
-_CLOSE, _SAME_SORTED = 0.3, 0.99  # closeness of vectors in order, and of their sorted sizes
+_CLOSE, _SAME_SORTED = 0.3, 0.99  # closeness of vectors in order, and of their sorted absolute values
 _TIE = 1e-4  # difference of cosines below which two sources are equally good
 _LEAST = 1e-30
-_LEAST_HEAD = 4  # with two dimensions pairs and halves are the same
-_FAR = 0.5  # relative distance from which on another layout is looked for
+_LEAST_HEAD = 4  # with two dimensions, pairs and halves coincide
+_FAR = 0.5  # relative distance beyond which another layout is searched
 
-_Way = tuple[str, str]  # name of a tensor and how it is read as rows
+_Way = tuple[str, str]  # name of a tensor, and how it is read as rows
 Rotary = tuple[int, bool]  # dimensions of one head; whether halves became interleaved pairs
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a tensor that are rows of another, in order or permuted as rotary conversion does."""
+    """Rows of a tensor that come from another tensor, in order or permuted by a rotary conversion."""
 
-    source: str  # Name of the other
+    source: str  # Name of the other tensor
     hows: tuple[str, str]  # How the tensor and the other are read as rows
-    places: tuple[Range, ...]  # Which rows they are, as factors of the axis
-    taken: tuple[Range, ...]  # Which rows of the other
+    places: tuple[Range, ...]  # Their positions, as factors of the axis
+    taken: tuple[Range, ...]  # Positions in the other tensor
     rotary: Rotary | None = None  # How rotary dimensions were moved
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of all rows of both."""
+        """The total numbers of rows of both."""
         return prod(f[0] for f in self.places), prod(f[0] for f in self.taken)
 
     @property
     def whole(self) -> bool:
-        """Whether they are all rows of the other, one after the other, and in order."""
+        """Whether they are all rows of the other tensor, contiguous and in order."""
         every = len(self.places) == len(self.taken) == 1 and self.taken[0][1:] == (0, self.taken[0][0], 1)
         return every and self.rotary is None
 
     def entry(self, name: str, x: Tensor, y: Tensor) -> Entry:
-        """The entries of ``x`` that they are, as those of ``y``."""
+        """The entries of ``x`` at these rows, as entries of ``y``."""
         ours = _region(name, x, self.hows[0], self.places)
         theirs = _region(self.source, y, self.hows[1], self.taken)
         count, length = prod(len(range(*f[1:])) for f in self.taken), y.numel() // self.sizes[1]
@@ -77,36 +77,36 @@ def _region(name: str, x: Tensor, how: str, grid: tuple[Range, ...]) -> Region:
 
 
 def _whole(source: str, x: Tensor) -> tuple[Rows, ...]:
-    """Another tensor as it is, in the shape of ``x``."""
+    """Another tensor unchanged, in the shape of ``x``."""
     every = ((x.numel(), 0, x.numel(), 1),)
     return (Rows(source, ("rows", "rows"), every, every),)
 
 
 @dataclass(eq=False)
 class Conversion:
-    """Tensors of one checkpoint found in another that has other names and layouts.
+    """Tensors of one checkpoint, found in another that has other names and layouts.
 
-    Matrices are found row by row: a few rows of each are looked for among all rows and columns of the other side, by
-    cosine, and where units were permuted by their sorted absolute values. So renamed, transposed, reshaped, fused,
-    split and repeated matrices are all found by one search. Vectors follow the matrix of their module, or what they
-    hold; those that say nothing, such as gains of one, follow the rule by which other layers were found.
+    Matrices are found row by row: a few rows of each are searched among all rows and columns of the other side, by
+    cosine or, if units were permuted, by sorted absolute values. So one search finds renamed, transposed, reshaped,
+    fused, split and repeated matrices. Vectors follow the matrix of their module, or their content; uninformative
+    ones, such as unit gains, follow the rule by which other layers were found.
     """
 
     target: State
     source: State
-    among: Mapping[str, Collection[str]]  # Tensors that are looked for, each with those that it may come from
+    among: Mapping[str, Collection[str]]  # Tensors to find, each with its possible sources
     found: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
-    certain: set[str] = field(default_factory=set)  # Found by what they hold, not by their place beside others
-    ambiguous: dict[str, str] = field(default_factory=dict)  # With more than one possible source, and the reason
+    certain: set[str] = field(default_factory=set)  # Found by content, not by position beside others
+    ambiguous: dict[str, str] = field(default_factory=dict)  # Tensors with several possible sources, and the reason
 
     @property
     def used(self) -> set[str]:
-        """Names of sources that were used."""
+        """Names of the used sources."""
         return {rows.source for some in self.found.values() for rows in some}
 
     @property
     def entries(self) -> dict[str, tuple[Entry, ...]]:
-        """For every tensor that was found its entries."""
+        """The entries of every tensor that was found."""
         return {
             n: tuple(rows.entry(n, self.target[n], self.source[rows.source]) for rows in some)
             for n, some in self.found.items()
@@ -121,7 +121,7 @@ class Conversion:
 
 
 def convert(target: State, source: State, among: Mapping[str, Collection[str]]) -> Conversion:
-    """Find tensors of ``target`` in ``source``, each among those that it may come from."""
+    """Find tensors of ``target`` in ``source``, each among its possible sources."""
     done = Conversion(target, source, among)
     matrices = [n for n in among if _ways(target[n].shape) and not constant(target[n])]
     for exact in (False, True):
@@ -143,13 +143,13 @@ def convert(target: State, source: State, among: Mapping[str, Collection[str]]) 
 
 
 def _ways(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Ways to read a tensor as rows that tell of it: of its first axis, its second, or all but its last one."""
+    """Ways to read a tensor as informative rows: along its first axis, its second, or all but its last."""
     axes = sum(n > 1 for n in shape) if len(shape) > 2 else len(shape)
     return () if axes < 2 else ("rows", "columns") if axes == 2 else ("rows", "last")
 
 
 def _units(x: Tensor, how: str, exact: bool) -> Tensor:
-    """A tensor as rows of length one, axes of size one left out; ``exact`` as sorted absolute values."""
+    """A tensor as rows of unit length, without axes of size one; with ``exact``, as sorted absolute values."""
     x = x.detach().to("cpu").float()
     x = x.squeeze() if x.ndim > 2 else x
     rows = x.mT if how == "columns" else x.flatten(1) if how == "rows" else x.reshape(-1, x.shape[-1])
@@ -157,7 +157,7 @@ def _units(x: Tensor, how: str, exact: bool) -> Tensor:
 
 
 def _by_rows(done: Conversion, names: Collection[str], exact: bool) -> None:
-    """Look for rows of all wanted matrices in one pass over the source; ``exact`` by sorted absolute values."""
+    """Search rows of all wanted matrices in one pass over the source; with ``exact``, by sorted absolute values."""
     threshold, used = (_SAME_VALUES, done.used) if exact else (_ALIKE, set())
     probes = {(n, how): units for n in names for how, units in _probes(done.target[n], len(names), exact)}
     seen: dict[_Way, list[tuple[Tensor, _Way]]] = {way: [] for way in probes}  # cosines of the best rows of each source
@@ -179,7 +179,7 @@ def _by_rows(done: Conversion, names: Collection[str], exact: bool) -> None:
 
 
 def _probes(x: Tensor, wanted: int, exact: bool) -> Iterator[tuple[str, Tensor]]:
-    """Some rows of a wanted tensor, read in each way."""
+    """Some rows of a wanted tensor, in each reading."""
     least, most = _PROBES
     number = min(max(_ALL_PROBES // wanted, least), most)
     for how in _ways(x.shape):
@@ -190,9 +190,9 @@ def _probes(x: Tensor, wanted: int, exact: bool) -> Iterator[tuple[str, Tensor]]
 
 
 def _origins(way: _Way, seen: list[tuple[Tensor, _Way]], threshold: float) -> tuple[float, int, Collection[_Way]]:
-    """The share of rows that were seen, how plainly they are read, and where: nowhere if these are fewer than half.
+    """The share of rows found, the plainness of the reading, and the sources; none if fewer than half were found.
 
-    Of sources that are as good that of the same layer is taken, then the first. Views along the first axis are plainer.
+    Among equal sources the one of the same layer is taken, then the first. Readings along the first axis are plainer.
     """
     values = torch.stack([best for best, _ in seen])
     good = (values > values.amax(0) - _TIE).int()
@@ -206,10 +206,10 @@ def _origins(way: _Way, seen: list[tuple[Tensor, _Way]], threshold: float) -> tu
 
 
 def _assembled(done: Conversion, name: str, way: str, origins: Collection[_Way], threshold: float) -> tuple[Rows, ...]:
-    """The tensor from the sources in which its rows were seen; nothing where too many rows are not there.
+    """The tensor, assembled from the sources in which its rows were found; nothing if too many rows are missing.
 
-    Which source each place takes its row from stays; that rows of one source changed places is left to the group, but
-    for a rotary conversion.
+    Each position keeps the source of its row. Permutations of rows within a source are left to the group, except for a
+    rotary conversion.
     """
     x, exact = done.target[name], threshold == _SAME_VALUES
     rows, others = _units(x, way, exact), [_units(done.source[n], how, exact) for n, how in origins]
@@ -222,7 +222,7 @@ def _assembled(done: Conversion, name: str, way: str, origins: Collection[_Way],
         single = len(order[there].unique()) >= _MOST * int(there.sum())
         if float(there.double().mean()) < _MOST or not (single or repeated):
             return ()
-        if not repeated:  # rows that were not found take what places are left
+        if not repeated:  # rows that were not found take the remaining positions
             left = torch.ones(len(pool)).index_fill(0, order[there], 0).nonzero().flatten()
             lost = (~there).nonzero().flatten()[: len(left)]
             order[lost] = left[: len(lost)]
@@ -235,7 +235,7 @@ def _assembled(done: Conversion, name: str, way: str, origins: Collection[_Way],
         pieces = _pieces(places, taken, (len(rows), len(other)))
         found += [Rows(source, (way, how), *grids, rotary if len(pieces) == 1 else None) for grids in pieces]
         start += len(other)
-    if name in done.source:  # the other of its name may be this one transposed, reshaped, rotary, or several times
+    if name in done.source:  # its namesake may be this one transposed, reshaped, rotary or repeated
         same = x.shape == (y := done.source[name]).shape
         if x.numel() % y.numel() or (same and len({*found[0].hows}) == 1 and found[0].rotary is None):
             return ()
@@ -243,7 +243,7 @@ def _assembled(done: Conversion, name: str, way: str, origins: Collection[_Way],
 
 
 def _pieces(places: Tensor, taken: Tensor, sizes: tuple[int, int]) -> list[tuple[tuple[Range, ...], tuple[Range, ...]]]:
-    """Rows and where they go as factors of both axes: one grid where they are regular, else run by run."""
+    """Rows and their targets as factors of both axes: one grid if they are regular, else run by run."""
     if not len(places):
         return []
     ends = (((places.diff() != 1) | (taken.diff() != 1)).nonzero().flatten() + 1).tolist()
@@ -257,7 +257,7 @@ def _pieces(places: Tensor, taken: Tensor, sizes: tuple[int, int]) -> list[tuple
 
 
 def _grid(starts: list[int], length: int, size: int) -> tuple[Range, ...]:
-    """Runs of one length as factors of an axis; nothing where they are not at one distance."""
+    """Runs of equal length as factors of an axis; nothing if they are not equally spaced."""
     first, count = starts[0], len(starts)
     step = starts[1] - first if count > 1 else length
     if starts != [first + k * step for k in range(count)] or step < length:
@@ -273,8 +273,8 @@ def _grid(starts: list[int], length: int, size: int) -> tuple[Range, ...]:
 def _rotary(order: Tensor) -> Rotary | None:
     """Head size and direction of the rotary conversion in an order of rows, heads permuted or not.
 
-    Halves ``(x_0, x_1, ..., y_0, y_1, ...)`` are stored as pairs ``(x_0, y_0, x_1, y_1, ...)``, or back, as the
-    conversion of Llama weights to transformers does; ``None`` where the order is no such conversion.
+    Halves ``(x_0, x_1, ..., y_0, y_1, ...)`` are stored as pairs ``(x_0, y_0, x_1, y_1, ...)``, or back, as in the
+    conversion of Llama weights to transformers; ``None`` if the order is no such conversion.
     """
     for head in (h for h in range(_LEAST_HEAD, len(order) + 1, 2) if len(order) % h == 0):
         blocks = order.reshape(-1, head)
@@ -291,7 +291,7 @@ def _rotary(order: Tensor) -> Rotary | None:
 
 
 def _beside(done: Conversion, name: str, sibling: str) -> None:
-    """A vector made as the matrix of its module was, unless the one of its name is as near."""
+    """A vector converted like the matrix of its module, unless its namesake is as near."""
     x, last = done.target[name], name.removeprefix(stem_of(name))
     sources = [f"{stem_of(rows.source)}{last}" for rows in done.found[sibling]]
     made = [replace(r, source=n, hows=("rows", "rows")) for r, n in zip(done.found[sibling], sources)]
@@ -304,7 +304,7 @@ def _beside(done: Conversion, name: str, sibling: str) -> None:
 
 
 def _by_values(done: Conversion, name: str) -> None:
-    """A tensor by its values: the closest one of its size, in order or sorted, or a matrix that it is a copy of."""
+    """A tensor matched by its values: the closest of its size, in order or sorted, or a matrix that it copies."""
     x = done.target[name]
     if constant(x):
         return
@@ -320,7 +320,7 @@ def _by_values(done: Conversion, name: str) -> None:
 
 
 def _closeness(x: Tensor, y: Tensor) -> float:
-    """1 for equal tensors, in order or sorted by size; 0 where the distance is what the entries of one vary by."""
+    """1 for equal tensors, in order or sorted by size; 0 if the distance is as large as the spread of the entries."""
     if x.numel() != y.numel() or constant(y):
         return 0.0
     x, y = (t.detach().flatten().float() for t in (x, y))
@@ -353,7 +353,7 @@ def _by_rule(done: Conversion, name: str) -> None:
 
 
 def _by_order(done: Conversion) -> None:
-    """Tensors that changed too much to be known by what they hold: by their order, where all shapes agree in it."""
+    """Tensors that changed too much to be matched by content, matched by order if all shapes agree in it."""
     wanted = [n for n in done._left() if n not in done.source]
     left = done._free(wanted[0]) if wanted else []
     if [done.target[n].shape for n in wanted] != [done.source[n].shape for n in left]:
@@ -364,7 +364,7 @@ def _by_order(done: Conversion) -> None:
 
 
 def _doubles(done: Conversion) -> None:
-    """Say so where a tensor was taken for one of several that hold the same."""
+    """Record tensors that were matched to one of several with equal values."""
     offered = dict.fromkeys(n for names in done.among.values() for n in names)
     read = ((name, done.source[name]) for name in offered)
     twins = by_key(((x.shape, float(x.double().sum())), n) for n, x in read if x.numel() > 1 and not constant(x))
@@ -379,6 +379,6 @@ def _doubles(done: Conversion) -> None:
 
 
 def elsewhere(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors of one name are so far apart that one may lie in another layout."""
+    """Whether two tensors of one name are so far apart that one may be in another layout."""
     real = x.is_floating_point() and y.is_floating_point()  # masks and indices have no other layout
     return x.shape != y.shape or (real and x.ndim == 2 and min(x.shape) > 1 and relative(y, x) > _FAR)

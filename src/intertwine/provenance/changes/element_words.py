@@ -1,4 +1,4 @@
-"""Units in words: which heads were swapped, which units permuted, scaled, removed or changed most."""
+"""Findings on units in words: which heads were swapped, which units permuted, scaled, removed or changed most."""
 
 import re
 from collections import Counter
@@ -18,16 +18,16 @@ from ..units import by_unit
 from .layers import block_of, pattern_of
 from .pairs import Pairs
 
-_NAMED = 6  # units that are named one by one
-_CHAIN = 4  # matrices that may carry a space without its being a stream
-_SEEN = 1e-4  # log scales that are worth a word
+_NAMED = 6  # most units named one by one
+_CHAIN = 4  # most matrices that carry a space that is no stream
+_SEEN = 1e-4  # log scales large enough to mention
 _ATTENTION = re.compile(r"att|head|qkv|[._](q|k|v|query|key|value)(_|\.|$)")
 
 
 def element_findings(pairs: Pairs, g: Transformation) -> Iterator[Finding]:
-    """What an element does, space by space, layers that share it said together.
+    """Findings on what an element does, space by space, with layers grouped if they share it.
 
-    That units moved up because others are gone, or came, is no permutation.
+    Units that moved up because others were removed, or down because others were added, count as no permutation.
     """
     sym, carried = pairs.sym, pairs.sym.carriers
     said: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
@@ -53,7 +53,7 @@ def element_findings(pairs: Pairs, g: Transformation) -> Iterator[Finding]:
 
 
 def _parts(e: Element, noun: str, generators: list[int]) -> Iterator[tuple[str, str]]:
-    """Kinds of what an element does to one space, with words."""
+    """Kinds of changes that an element makes to one space, with words."""
     if e.displaced:
         yield "permuted", _permuted(e.permutation, noun)
     logs = e.scales[generators]
@@ -92,7 +92,7 @@ def _units(chosen: Tensor, noun: str) -> str:
 
 
 def _together(many: list[tuple[str, str]]) -> str:
-    """One line for the spaces of one role, all layers together."""
+    """One line for all spaces of one role, over all layers."""
     (first, text), *_, (last, _) = many[0], *many
     if len(many) == 1:
         return f"{text} ({first})"
@@ -104,7 +104,7 @@ def _together(many: list[tuple[str, str]]) -> str:
 
 
 def _noun(sym: Symmetry, space: Space, names: Sequence[str]) -> str:
-    """What the units of a space are called."""
+    """The noun for the units of a space."""
     attention = any(_ATTENTION.search(n) for n in names)
     if any(restriction.kind == "positions" for restriction in space.restrictions):
         return "rotary pair"
@@ -120,7 +120,7 @@ def _noun(sym: Symmetry, space: Space, names: Sequence[str]) -> str:
 
 
 def folded_gains(pairs: Pairs, g: Transformation) -> Iterator[tuple[str, bool, str, int]]:
-    """Gains that became ones, or were ones, by the scale of their space: name, whether folded, space, generator."""
+    """Gains that became or were ones, by the scale of their space: name, whether folded, space, generator."""
     for name, layout in pairs.sym.layouts.items():
         leaf = layout.axes[0] if len(layout.axes) == 1 else None
         for k, exponent in enumerate(leaf.scale if isinstance(leaf, Leaf) else ()):
@@ -155,7 +155,7 @@ def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tu
 
 
 def units_of_zeros(pairs: Pairs, g: Transformation, names: Iterable[str], kind: str) -> Iterator[Finding]:
-    """One finding for every space some of whose units are zero in all the tensors that were pruned, or filled."""
+    """One finding for every space with units that are zero in all the pruned (or filled) tensors."""
     gone: dict[str, Tensor] = {}
     where: dict[str, list[str]] = {}
     sym, pruned = pairs.sym, kind == "pruned"
@@ -172,7 +172,7 @@ def units_of_zeros(pairs: Pairs, g: Transformation, names: Iterable[str], kind: 
             numbers = sorted((before if pruned else now).tolist())
             named = f" ({', '.join(map(str, numbers))})" if count <= _FEW else ""
             said = "removed" if pruned else "added"
-            # as many as before where no tensor became smaller
+            # as many as before if no tensor became smaller
             still = "" if space in pairs.units else f": their weights {'are' if pruned else 'were'} zero"
             text = f"{count} of {counted(units.numel(), 'unit')} of {sym.titles[space]} {said}{still}{named}"
             yield Finding(f"units {said}", text, tuple(where[space]))

@@ -1,4 +1,4 @@
-"""Findings over all tensors, each in a sentence: what was cast, frozen, trained, pruned, replaced or tied."""
+"""Findings over all tensors, one sentence each: what was cast, frozen, trained, pruned, replaced or tied."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -72,7 +72,7 @@ def _formats(compared: Some) -> Iterator[Finding]:
 
 
 def _sparser(moved: Some) -> Iterator[Finding]:
-    """Tensors in which entries became zero, and others changed too."""
+    """Tensors in which entries became zero while others changed too."""
     some = [c for c in moved if c.kind not in ("pruned", "constant") and c.zeros[1] - c.zeros[0] > _SPARSER]
     if some:
         before, now = (sum(c.numel * c.zeros[k] for c in some) / sum(c.numel for c in some) for k in (0, 1))
@@ -91,7 +91,7 @@ def _confined(moved: Some, compared: Some, sym: Symmetry) -> Iterator[Finding]:
 
 
 def _roles(c: TensorChange, sym: Symmetry) -> set[str]:
-    """What a tensor is for."""
+    """The roles of a tensor."""
     if c.name in sym.statistics:
         return {"statistics"}
     found = {"bias" if c.name.endswith("bias") else "gain"} if len(c.shape) <= 1 else set()
@@ -100,7 +100,7 @@ def _roles(c: TensorChange, sym: Symmetry) -> set[str]:
 
 
 def _frozen(moved: Some, compared: Some) -> Iterator[Finding]:
-    """Blocks of which nothing changed beside blocks of which something did."""
+    """Blocks in which nothing changed, if something changed in others."""
     blocks = list(dict.fromkeys(c.block for c in compared))
     frozen = [b for b in blocks if b not in {c.block for c in moved}]
     if frozen:
@@ -113,9 +113,9 @@ def _moved(c: TensorChange) -> bool:
 
 
 def pooled(changes: list[TensorChange]) -> list[TensorChange]:
-    """Changes where noise is said of all matrices or of none, and of vectors what happened to the matrices.
+    """Changes with "noise" given to all matrices or none, and with vectors treated like the matrices.
 
-    Vectors are too short to tell noise, or a fresh start, by themselves; among trained matrices some look like noise.
+    Vectors alone are too short to show noise or a fresh start; and among trained matrices some look like noise.
     """
     moved = [c for c in changes if _moved(c)]
     matrices = [c for c in moved if len(c.shape) > 1]
@@ -134,7 +134,7 @@ def pooled(changes: list[TensorChange]) -> list[TensorChange]:
 
 
 def _whole_blocks(some: Some, every: Some) -> list[str]:
-    """Blocks of which every matrix is among the given tensors."""
+    """Blocks all of whose matrices are among the given tensors."""
     names = {c.name for c in some}
     rest = {c.block for c in every if len(c.shape) > 1 and c.name not in names}
     return [b for b in dict.fromkeys(c.block for c in some if len(c.shape) > 1) if b not in rest]
@@ -148,7 +148,7 @@ def _low_rank(moved: Some) -> Iterator[Finding]:
 
 
 def _by_kind(every: Iterable[TensorChange], compared: Some, said: Said) -> Iterator[Finding]:
-    """One finding for each kind of change of which something is said."""
+    """One finding for each reported kind of change."""
     for kind, say in said.items():
         some = [c for c in every if c.kind == kind]
         if some:
@@ -184,7 +184,7 @@ def _changed(some: Some, _: Some) -> str:
     return f"{_count(some)} trained or edited: relative change {_range(some)}{said} ({_patterns(some)})"
 
 
-# of findings that are not called as the kind
+# findings whose name differs from the kind
 _TITLES = {"scaled": "scaled tensors", REWRITTEN: "batch norms rewritten"}
 _ALONE: Said = {
     "missing": lambda some, _: f"{_count(some)} gone: {_some(some)}",
@@ -224,7 +224,7 @@ _CHANGED: Said = {
 
 
 def _each(some: Some, say: Callable[[TensorChange], str]) -> str:
-    """What is said of each of the first tensors, and how many more there are."""
+    """A phrase for each of the first tensors, and the number of further ones."""
     more = f"; and of {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else ""
     return "; ".join(map(say, some[:_NAMED])) + more
 
@@ -250,7 +250,7 @@ def _some(some: Some) -> str:
 
 
 def _patterns(some: Some) -> str:
-    """Roles of tensors, layers left out; the name of one alone."""
+    """Roles of tensors without layer numbers; for a single tensor, its name."""
     return some[0].name if len(some) == 1 else listed(dict.fromkeys(pattern_of(c.name) for c in some), _NAMED)
 
 
@@ -265,7 +265,7 @@ def _ranges(blocks: list[str]) -> str:
 
 
 def tie_findings(a: State, b: State) -> Iterator[Finding]:
-    """Tensors that were tied, or are tied no longer."""
+    """Tensors that became tied or untied."""
     before, after = ({n: x.data_ptr() for n, x in state.items() if x.numel()} for state in (a, b))
     said = {("untied", "were one tensor and are two now"): (before, after)}
     said |= {("tied", "were two tensors and are one now"): (after, before)}
@@ -277,14 +277,14 @@ def tie_findings(a: State, b: State) -> Iterator[Finding]:
                 yield Finding(kind, f"{name} and {other} {words}", (other, name))
 
 
-LOST = ("replaced", "constant")  # nothing is left of what a scale did to them
+LOST = ("replaced", "constant")  # nothing is left of the effect of a scale
 
 
 def told_apart(changes: list[TensorChange], sym: Symmetry, g: Transformation) -> list[TensorChange]:
-    """Changes, those of vectors marked that may as well have been rescaled with tensors of which nothing is left.
+    """Changes, with vectors marked that may just have been rescaled together with replaced tensors.
 
-    A gain is such where all that reads it was replaced: its units could have any scales. Where ``g`` rescales nothing
-    else, none was.
+    This holds for a gain if all its readers were replaced: its units could have any scales. If ``g`` rescales nothing
+    else, no vector is marked.
     """
     if all(e.restrict({"scale", "sign", "linear"}).is_identity(0.0) for e in g.elements.values()):
         return changes

@@ -1,4 +1,4 @@
-"""Layers and blocks by the names of tensors, and which were dropped, repeated or put in another order."""
+"""Layers and blocks by the names of tensors, and which were dropped, repeated or reordered."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
 
 def block_of(name: str) -> str:
-    """The block that a tensor belongs to: its name up to the first number, else its module.
+    """The block of a tensor: its name up to the first number, else its module.
 
     Examples:
         >>> block_of("model.layers.3.mlp.up_proj.weight"), block_of("lm_head.weight"), block_of("0.bias")
@@ -25,19 +25,19 @@ def block_of(name: str) -> str:
 
 
 def family_of(name: str) -> tuple[str, int] | None:
-    """The stack of layers that a tensor belongs to, by the beginning of its name, and the number of its layer."""
+    """The stack of layers that a tensor belongs to, as a prefix of its name, and the number of its layer."""
     found = _NUMBER.search(name)
     return (name[: found.start(1)], int(found.group(1))) if found else None
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the layer in a name, or ``None``."""
+    """The layer number in a name, or ``None``."""
     family = family_of(name)
     return family and family[1]
 
 
 def stacks(names: Iterable[str]) -> dict[str, dict[int, dict[str, str]]]:
-    """Names of the tensors of every layer: by the beginning of its stack, its number, and the name in layer 0."""
+    """Tensor names of every layer: by the prefix of its stack, its number, and the name in layer 0."""
     found: dict[str, dict[int, dict[str, str]]] = {}
     for name in names:
         if family := family_of(name):
@@ -46,13 +46,13 @@ def stacks(names: Iterable[str]) -> dict[str, dict[int, dict[str, str]]]:
 
 
 def with_layer(name: str, number: int | None) -> str:
-    """A name with another number of the layer."""
+    """A name with another layer number."""
     found = _NUMBER.search(name)
     return f"{name[: found.start(1)]}{number}{name[found.end(1) :]}" if found and number is not None else name
 
 
 def pattern_of(name: str) -> str:
-    """The name with numbers left out, the same for every layer.
+    """The name without numbers, the same for every layer.
 
     Examples:
         >>> pattern_of("h.11.attn.weight[0]")
@@ -62,7 +62,7 @@ def pattern_of(name: str) -> str:
 
 
 def stem_of(name: str) -> str:
-    """The name without its last word, which a weight and its bias share.
+    """The name without its last word, shared by a weight and its bias.
 
     Examples:
         >>> stem_of("h.0.mlp.weight"), stem_of("attn.in_proj_bias")
@@ -72,7 +72,7 @@ def stem_of(name: str) -> str:
 
 
 def runs(blocks: Sequence[str]) -> list[str]:
-    """Blocks, those whose numbers follow each other joined.
+    """Blocks, with consecutive numbers joined into ranges.
 
     Examples:
         >>> runs(["embed", "layers.0", "layers.1", "layers.3"])
@@ -89,22 +89,22 @@ def runs(blocks: Sequence[str]) -> list[str]:
 
 
 def signature(x: Tensor) -> Tensor:
-    """Rows as sorted absolute values: the same whatever permutes their entries or flips signs."""
+    """Rows as sorted absolute values, invariant to permutations and sign flips of their entries."""
     return x.float().abs().sort(-1).values
 
 
-NEW = -1  # in place of a layer's number: it holds none of those before
-_PROBES = 8  # rows of a matrix that are looked at
-_MATRICES = 4  # matrices of a layer
-_ALIKE = 0.7  # mean cosine of rows in place of layers that share their training
-_SAME_VALUES = 1 - 1e-5  # the same of sorted absolute values
+NEW = -1  # in place of a layer number: it holds no earlier layer
+_PROBES = 8  # rows of a matrix that are compared
+_MATRICES = 4  # matrices of a layer that are compared
+_ALIKE = 0.7  # mean cosine of rows in place for layers that share their training
+_SAME_VALUES = 1 - 1e-5  # the same for sorted absolute values
 
 
 def moved_layers(a: State, b: State) -> dict[tuple[str, int], int]:
-    """For layers after, by the beginning of their names and their number, which layer before they hold, if another.
+    """The earlier layer that each later layer (by name prefix and number) holds, if it is another one.
 
-    Names differ in the numbers of layers only. ``NEW`` stands for a layer that pushed others on; layers that hold what
-    they held, or nothing that is known, are left out.
+    Names differ only in layer numbers. ``NEW`` marks an inserted layer that pushed others on; layers that hold their
+    own earlier content, or nothing known, are left out.
     """
     before, found, strange = stacks(a), dict[tuple[str, int], int](), list[tuple[str, int]]()
     for prefix, layers in stacks(n for n in b if b[n].ndim > 1).items():
@@ -121,7 +121,7 @@ def moved_layers(a: State, b: State) -> dict[tuple[str, int], int]:
 
 
 def _alike(a: State, b: State, names: list[str], layer: int) -> bool:
-    """Whether most matrices of a layer are those of another one, as they stand or with units permuted."""
+    """Whether most matrices of a layer are those of another one, in place or with units permuted."""
     votes = 0
     for name in names:
         other = with_layer(name, layer)
@@ -138,7 +138,7 @@ def _alike(a: State, b: State, names: list[str], layer: int) -> bool:
 
 
 def layer_findings(found: Mapping[tuple[str, int], int], a: Iterable[str], b: Iterable[str]) -> Iterator[Finding]:
-    """Layers that were dropped, inserted, repeated or put in another order, from what moved and all names."""
+    """Findings on dropped, inserted, repeated or reordered layers, from moved layers and all names."""
     sides = stacks(a), stacks(b)
     for prefix in dict.fromkeys(start for start, _ in found):
         before, after = (1 + max(side[prefix]) for side in sides)

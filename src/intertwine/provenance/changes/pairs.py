@@ -1,4 +1,4 @@
-"""Tensors of two checkpoints in pairs, under the names of the model, and how names and layouts differ, in words."""
+"""Pairs of tensors of two checkpoints under the model's names, and differences of names and layouts in words."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from .conversions import convert, elsewhere
 from .layers import family_of, layer_findings, moved_layers, pattern_of, with_layer
 
 _NAMED = 3
-_WORDS = {  # of each kind, and of some seen from the other side
+_WORDS = {  # for each kind, and for some from the other side
     "transposed": "transposed: (inputs, outputs) instead of (outputs, inputs) or back, as Conv1D has it",
     "split": "parts of one tensor before: split",
     "reshaped": "of another shape with the same entries",
@@ -41,18 +41,18 @@ Entries = Mapping[str, Sequence[Entry]]  # of each tensor
 class Pairs:
     """Tensors that correspond to each other."""
 
-    sym: Symmetry  # The symmetry of what is compared
+    sym: Symmetry  # The symmetry of the compared tensors
     a: State  # Tensors before, under the names of the model
     b: State  # Tensors after
-    sources: Mapping[str, str]  # For each pair what the other checkpoint calls it, in the order of the network
-    missing: State  # Tensors that are gone
-    new: State  # Tensors that came
-    converted: bool  # Whether names or layouts of some differ
-    resized: Mapping[str, tuple[int, int]]  # Entries of tensors of other sizes, before and after, filled up by zeros
-    layers: bool  # Whether layers after hold others than that of their number before
-    units: Mapping[str, tuple[int, int]]  # For spaces of other sizes the units before and after; the common come first
+    sources: Mapping[str, str]  # For each pair, in network order: its name in the other checkpoint
+    missing: State  # Tensors that disappeared
+    new: State  # Tensors that were added
+    converted: bool  # Whether some names or layouts differ
+    resized: Mapping[str, tuple[int, int]]  # Entries, before and after, of resized tensors, padded with zeros
+    layers: bool  # Whether some layers hold earlier layers with other numbers
+    units: Mapping[str, tuple[int, int]]  # For resized spaces: units before and after, common ones first
     findings: tuple[Finding, ...]  # How names, shapes and layouts were converted
-    ambiguous: tuple[str, ...]  # Tensors whose partner could not be told, each with the reason
+    ambiguous: tuple[str, ...]  # Tensors with an ambiguous partner, each with the reason
 
     def before(self, name: str, g: Transformation) -> Tensor:
         """A tensor before, moved by an element."""
@@ -60,19 +60,19 @@ class Pairs:
         return found[name] if name in found else self.a[name]
 
     def in_order(self, space: str, order: Tensor) -> bool:
-        """Whether a space has lost or won units, and those that both networks have stand in the same order."""
+        """Whether a space lost or gained units, and the common units are in the same order."""
         before, after = self.units.get(space, (0, 0))
         kept = order[..., :after] if after < before else order[order < before]
         return before != after and bool((kept.diff() > 0).all())
 
 
 def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = None) -> Pairs:
-    """Pair the tensors of two checkpoints: by name, by what they hold, and as far as both reach where sizes differ.
+    """Pair the tensors of two checkpoints: by name, by content, and over the common part where sizes differ.
 
-    At least one has the names of the model; where programs told, ``entries`` say what of it is what of the other.
+    At least one has the model's names; ``entries`` give the correspondence to the other, if programs revealed it.
 
     Raises:
-        ValueError: If nothing is left to compare, or weights are no real numbers.
+        ValueError: If nothing is left to compare, or weights are not real numbers.
     """
     for side, state in (("a", a), ("b", b)):
         _check_real(side, state)
@@ -145,7 +145,7 @@ def _fitting(sym: Symmetry, state: State) -> int:
 
 
 def _renumbered(source: State, target: State, layers: Mapping[tuple[str, int], int]) -> State:
-    """The source under the numbers of the target's layers; layers that have no place there keep their names."""
+    """The source under the target's layer numbers; layers without a place there keep their names."""
     names = {}
     for name in target:
         family = family_of(name)
@@ -158,7 +158,7 @@ def _renumbered(source: State, target: State, layers: Mapping[tuple[str, int], i
 
 
 def _resized(names: Iterable[str], sym: Symmetry, before: State, after: State) -> Iterator[Finding]:
-    """Axes of labels of other sizes, of which the common part is compared, and hidden units that came or are gone."""
+    """Findings on label axes with other sizes (the common part is compared), and on added or removed hidden units."""
     other: dict[bool, list[str]] = {False: [], True: []}
     for name in names:
         sizes = list(zip(sym.layouts[name].axes, before[name].shape, after[name].shape))
@@ -179,7 +179,7 @@ def _resized(names: Iterable[str], sym: Symmetry, before: State, after: State) -
 
 
 def _check_real(side: str, state: State) -> None:
-    """Refuse weights of whole numbers or 8 bits, which are quantised, and complex numbers."""
+    """Refuse integer or 8-bit weights, which are quantised, and complex numbers."""
     for name, x in state.items():
         found = str(x.dtype).removeprefix("torch.")
         if x.is_complex():
@@ -196,9 +196,9 @@ def _first(state: State) -> str:
 
 
 def _conversion_findings(found: Entries, plain: Sequence[str], turned: bool) -> Iterator[Finding]:
-    """What was done to names and layouts of tensors that were found elsewhere, ``plain`` ones beside them.
+    """Findings on changed names and layouts of tensors that were found elsewhere; ``plain`` ones kept theirs.
 
-    ``turned`` where these are the tensors before.
+    ``turned`` says that these are the tensors before.
     """
     sources = {name: list(dict.fromkeys(e.b.name for e in some)) for name, some in found.items()}
     renamed = tuple(name for name in found if sources[name] != [name])
@@ -221,7 +221,7 @@ def _conversion_findings(found: Entries, plain: Sequence[str], turned: bool) -> 
 
 
 def _source_words(entries: Sequence[Entry]) -> str:
-    """Where a tensor comes from, in a few words."""
+    """The origin of a tensor, in a few words."""
     names = " + ".join(dict.fromkeys(e.b.name for e in entries))
     moved = len(entries) > len({e.b.name for e in entries}) or any(len(dim) > 1 for dim in entries[0].a.factors)
     moved = moved or any(_swapped(e) or not e.b.whole for e in entries)
@@ -229,7 +229,7 @@ def _source_words(entries: Sequence[Entry]) -> str:
 
 
 def _kinds(entries: Sequence[Entry], uses: Mapping[str, int]) -> Iterator[str]:
-    """What was done to one tensor."""
+    """Kinds of conversions of one tensor."""
     first, sources = entries[0], Counter(e.b.name for e in entries)
     if len(sources) > 1:
         yield "fused"
@@ -248,13 +248,13 @@ def _kinds(entries: Sequence[Entry], uses: Mapping[str, int]) -> Iterator[str]:
 
 
 def _transposed(e: Entry) -> bool:
-    """Whether the rows of one are columns of the other."""
+    """Whether rows of one are columns of the other."""
     moved = [k for k in e.order if e.sizes[k] > 1]
     return len(moved) > 1 and (moved[0] == max(moved) or moved[-1] == min(moved))
 
 
 def _swapped(e: Entry) -> tuple[int, int] | None:
-    """Sizes of two neighbouring indices that changed places, one of them two: rotary dimensions in another layout."""
+    """Sizes of two adjacent indices that were swapped, one of them two: rotary dimensions in another layout."""
     pairs = [(e.sizes[j], e.sizes[i]) for i, j in pairwise(e.order) if i == j + 1 and len(e.order) > 3]
     return next((sizes for sizes in pairs if 2 in sizes), None)
 
@@ -266,7 +266,7 @@ def _rotary(one: int, other: int, turned: bool) -> str:
 
 
 def _fused(found: Entries, names: Sequence[str]) -> str:
-    """Of what, and how rows of several tensors lie: one tensor after the other, or head by head."""
+    """The fused parts, and how their rows lie: one tensor after the other, or head by head."""
     some = found[next((n for n in names if len(found[n][0].a.shape) > 1), names[0])]
     parts = list(dict.fromkeys(e.b.name.removesuffix(".weight").rpartition(".")[2] for e in some))
     grids = [next((dim for dim in e.a.factors if len(dim) > 1), None) for e in some]

@@ -26,29 +26,29 @@ from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity
 
-_SPARSER = 0.05  # share of the entries that became zero from which on elements are looked for without them
-_IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place: no other is closer
+_SPARSER = 0.05  # share of newly zero entries above which elements are sought without these entries
+_IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place, above which no other is closer
 _FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # relative distances that rounding leaves
 _ROUNDING = {torch.float32: PRECISIONS["float32"], torch.float64: PRECISIONS["float64"]}  # what fits may leave
 _SNAPS = (0.05, 0.01, 1e-3, 0.0)  # log scales below which a unit may be left unscaled
 _FITS = 3
-_NOTHING = 0.9  # relative distance that explains nothing: matched units of unrelated networks come as close
-_BORNE_OUT = 0.5  # share of a distance that scales or a basis may leave on each side, what writes units and what reads
-_EXACT, _HELPED = 0.05, 0.95  # the same where one side is all but explained: a scale of training drives the other away
-_WORSE = 2.0  # times the distance without them that no tensor may be left at: training moves some tensors by chance
+_NOTHING = 0.9  # relative distance that explains nothing: matched units of unrelated networks are as close
+_BORNE_OUT = 0.5  # share of a distance that scales or a basis may leave on each side, writing and reading units
+_EXACT, _HELPED = 0.05, 0.95  # the same if one side is nearly explained: a scale from training drives the other away
+_WORSE = 2.0  # no tensor may be left at this multiple of its distance without them: training moves some by chance
 
 
 def explained(sym: Symmetry, a: State, b: State) -> tuple["FoldedPair", Transformation]:
     """The simplest element that explains how ``a`` became ``b``, by description length.
 
-    Spaces that a tensor pins, because it has not changed, stay as they are; the others are searched as ``same`` does.
-    A part of the element is kept where the bits that it takes to say (``n log n`` of a permutation, half a ``log N``
-    of each scale that is fitted to ``N`` weights) are fewer than those that it saves: ``N log`` of the distance of each
-    tensor. So an update of low rank is not blurred by scales that were fitted to it. Scales and bases must also bring
-    the tensors closer that carry their inverse: training that makes one layer larger is no rescaling.
+    Spaces pinned by an unchanged tensor stay in place; the others are searched as in ``same``. A part of the element is
+    kept if its description (``n log n`` for a permutation, half a ``log N`` for each scale fitted to ``N`` weights) is
+    shorter than what it saves: ``N log`` of the distance of each tensor. So a low-rank update is not blurred by scales
+    fitted to it. Scales and bases must also bring the tensors closer that carry their inverse: training that makes one
+    layer larger is no rescaling.
 
     Returns:
-        The weights, batch norms folded, and the element. Weights that are missing or not finite are refused.
+        The weights, with batch norms folded, and the element. Missing or non-finite weights are refused.
     """
     for state in (a, b):
         check_weights(sym, state)
@@ -69,7 +69,7 @@ def explained(sym: Symmetry, a: State, b: State) -> tuple["FoldedPair", Transfor
 
 
 def _folded(sym: Symmetry, state: State, dtype: torch.dtype) -> Folded:
-    """Weights with batch norms folded; without any, tensors are read when they are asked for."""
+    """Weights with batch norms folded; if there are none, tensors are read on demand."""
     if sym.batch_norms or isinstance(state, dict):
         return fold(sym, state, dtype)
     wide = LazyState({n: partial(lambda n: state[n].detach().to("cpu", dtype), n) for n in sym.layouts})
@@ -77,7 +77,7 @@ def _folded(sym: Symmetry, state: State, dtype: torch.dtype) -> Folded:
 
 
 def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folded:
-    """The tensors that carry some of the spaces, the others held fixed; ``placed`` ones are not permuted."""
+    """The tensors that carry ``free`` spaces, with other spaces fixed; ``placed`` spaces are not permuted."""
     groups = {
         s.name: s.group.reduced(permutes=False) for s in side.sym.spaces if s.name in placed and not s.group.mixes
     }
@@ -89,21 +89,21 @@ def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folde
 
 @dataclass(frozen=True, eq=False)
 class FoldedPair:
-    """Weights to move and weights to meet, and what elements between them explain and cost."""
+    """Weights to move and target weights, with the gain and cost of elements between them."""
 
     a: Folded
     b: Folded
 
     def near(self, name: str, g: Transformation) -> Tensor:
-        """A tensor where an element moves it."""
+        """A tensor moved by an element."""
         return transform(self.a.state[name], self.a.sym.layouts[name], g)
 
     def apart(self, name: str, g: Transformation) -> float:
-        """Its relative distance from the one to meet."""
+        """The relative distance of a moved tensor from its target."""
         return apart(self.near(name, g), self.b, name, self.met(name, g))
 
     def met(self, name: str, g: Transformation) -> Tensor:
-        """What it should meet."""
+        """The target of a moved tensor."""
         return meets(lambda n: self.near(n, g), self.b, name)
 
     def unchanged(self, name: str, g: Transformation) -> bool:
@@ -121,20 +121,20 @@ class FoldedPair:
     def misfit(
         self, g: Transformation, names: Iterable[str] | None = None, floors: Mapping[torch.dtype, float] = _FLOOR
     ) -> float:
-        """``Σ N log d`` over tensors of ``N`` weights that are left a relative distance ``d`` apart."""
+        """``Σ N log d`` over tensors with ``N`` weights at a remaining relative distance ``d``."""
         floor, every = floors.get(self.b.sym.dtype, 1e-7), self.a.sym.layouts if names is None else names
         bounded = ((n, min(max(self.apart(n, g), floor), _NOTHING)) for n in every)
         return float(sum(self.b.state[n].numel() * log(d) for n, d in bounded))
 
     def cost(self, e: Element, space: Space) -> float:
-        """Nats that it takes to say an element that is fitted to all tensors that carry a space."""
+        """Description length, in nats, of an element fitted to all tensors that carry a space."""
         weights = sum(self.a.state[n].numel() for n in self.a.sym.carriers[space.name])
         scalars = int((e.scales != 0).sum()) + (0 if e.linear is None else e.linear.numel())
         discrete = e.displaced + int((e.signs < 0).sum())
         return 0.5 * scalars * log(max(weights, 2)) + discrete * log(max(space.size, 2))
 
     def length(self, g: Transformation) -> float:
-        """Description length: what an element costs, and what it leaves."""
+        """Total description length: the cost of an element plus the misfit it leaves."""
         return self.misfit(g) + sum(self.cost(g[s.name], s) for s in self.a.sym.spaces)
 
     def fitted(self, g: Transformation) -> Transformation:
@@ -146,7 +146,7 @@ class FoldedPair:
         return fit.g
 
     def placed(self) -> Transformation:
-        """Permutations and signs alone, from where the units stand: changes of scales and bases cannot blur them."""
+        """Permutations and signs alone, starting from the units in place, unblurred by changes of scales and bases."""
         sym = searched(self.a.sym, ("permutation", "sign"))
         return within(match_units(sym, self.a.state, self.b.state, start=identity(sym)).g, self.a.sym)
 
@@ -166,7 +166,7 @@ class FoldedPair:
 
 
 def _simplest(pair: FoldedPair) -> Transformation:
-    """The simplest element that brings ``a`` to ``b``; where ``b`` was pruned, by the entries that are left."""
+    """The simplest element that takes ``a`` to ``b``; if ``b`` was pruned, judged by the remaining entries."""
     g = _borne_out(pair, _simplified(pair, _matched(pair)))
     kept = _pruned(pair, g)
     if kept is None or kept.agree(g):
@@ -176,7 +176,7 @@ def _simplest(pair: FoldedPair) -> Transformation:
 
 
 def _pruned(pair: FoldedPair, g: Transformation) -> FoldedPair | None:
-    """``a`` with zeros where ``b`` has them, which would blur scales; ``None`` where few entries became zero."""
+    """``a`` with zeros where ``b`` has them, since they would blur scales; ``None`` if few entries became zero."""
     a, b = pair.a, pair.b
     if not any(s.group.scales for s in a.sym.spaces):
         return None
@@ -191,7 +191,7 @@ def _pruned(pair: FoldedPair, g: Transformation) -> FoldedPair | None:
 
 
 def _matched(pair: FoldedPair) -> Transformation:
-    """The element that brings ``a`` closest to ``b``; units are only searched where they are not in place."""
+    """The element that brings ``a`` closest to ``b``; units are searched only if they are not in place."""
     if pair.in_place:
         return pair.fitted(identity(pair.a.sym))
     placed = pair.placed()
@@ -202,7 +202,7 @@ def _matched(pair: FoldedPair) -> Transformation:
 
 
 def _simplified(pair: FoldedPair, g: Transformation) -> Transformation:
-    """``g`` without the parts that cost more to say than they explain."""
+    """``g`` without the parts whose description costs more than they explain."""
     if pair.misfit(nothing := identity(pair.a.sym)) <= pair.length(g):
         return nothing
     g = _uncancelled(pair, g)
@@ -213,7 +213,7 @@ def _simplified(pair: FoldedPair, g: Transformation) -> Transformation:
 
 
 def _uncancelled(pair: FoldedPair, g: Transformation) -> Transformation:
-    """``g`` without the flips of units that flips of all units inside them undo, as of a head and its rotary pairs."""
+    """``g`` without flips of units that flips of all their inner units undo, such as of a head and its rotary pairs."""
     carriers = pair.a.sym.carriers
     for space in (s for s in pair.a.sym.spaces if s.parents and g[s.parents[-1]].parents == s.parents[:-1]):
         name, outer = space.name, space.parents[-1]
@@ -230,7 +230,7 @@ def _uncancelled(pair: FoldedPair, g: Transformation) -> Transformation:
 
 
 _KINDS = ("linear", "permutation", "sign", "scale")
-_SIMPLER: list[Callable[[Element], Element]] = [  # ways to say less of an element, each applied to what is left of it
+_SIMPLER: list[Callable[[Element], Element]] = [  # simplifications of an element, applied one after the other
     lambda e: e.restrict(()),
     *(lambda e, k=k: e.restrict({*_KINDS} - {k}) for k in _KINDS),
     *(lambda e, t=t: replace(e, scales=torch.where(e.scales.abs() < t, 0.0, e.scales)) for t in _SNAPS),
@@ -238,7 +238,7 @@ _SIMPLER: list[Callable[[Element], Element]] = [  # ways to say less of an eleme
 
 
 def _simpler(pair: FoldedPair, g: Transformation, space: Space) -> Transformation:
-    """``g`` with the part of one space as simple as its tensors allow, the rest as it is."""
+    """``g`` with the part of one space as simple as its tensors allow, and the rest unchanged."""
 
     def said(e: Element) -> tuple[float, Transformation]:
         h = Transformation({**g.elements, space.name: e}, g.certified)
@@ -250,11 +250,11 @@ def _simpler(pair: FoldedPair, g: Transformation, space: Space) -> Transformatio
     return best[1]
 
 
-_Part = int | None  # what moves a space continuously: one of its scales, or (``None``) its matrix
+_Part = int | None  # a continuous part of a space's element: one of its scales, or (``None``) its matrix
 
 
 def _borne_out(pair: FoldedPair, g: Transformation) -> Transformation:
-    """``g`` without the scales and bases that explain one side only, the others fitted anew."""
+    """``g`` without scales and bases that explain only one side, with the others refitted."""
     while refuted := _refuted(pair, g):
         pair = FoldedPair(_held(pair.a, refuted), _held(pair.b, refuted))
         spaces = pair.a.sym.spaces
@@ -267,7 +267,7 @@ def _borne_out(pair: FoldedPair, g: Transformation) -> Transformation:
 
 
 def _refuted(pair: FoldedPair, g: Transformation) -> dict[str, list[_Part]]:
-    """By space the scales and matrices that are not borne out; of those that move the same tensors, the worst one."""
+    """Unconfirmed scales and matrices by space; of those that move the same tensors, only the worst."""
     worst: dict[frozenset[str], tuple[float, str, _Part]] = {}
     for space in pair.a.sym.spaces:
         e = g[space.name]
@@ -282,9 +282,9 @@ def _refuted(pair: FoldedPair, g: Transformation) -> dict[str, list[_Part]]:
 def _left_by(pair: FoldedPair, g: Transformation, space: str, part: _Part) -> tuple[float, frozenset[str]]:
     """The share of the distance that a part of ``g`` leaves on the side that it explains least, and what it moves.
 
-    It is a geometric mean over the entries that the part moves, and infinite where it drives a tensor away and does not
-    all but explain the others. Tensors of which nothing is left, with it or without it, say nothing; that it explains
-    no more numbers than it has, neither.
+    The share is a geometric mean over the entries that the part moves. It is infinite if the part drives a tensor away
+    and does not nearly explain the others. Tensors of which nothing is left, with or without the part, are no evidence;
+    nor is explaining no more numbers than the part has.
     """
     b, e = pair.b, g[space]
     without = Transformation({**g.elements, space: _less(e, [part])}, g.certified)
@@ -303,7 +303,7 @@ def _left_by(pair: FoldedPair, g: Transformation, space: str, part: _Part) -> tu
         after, before = (
             max(float((x - y if float((near * y).sum()) >= 0 else x + y)[touched].norm()) / size, floor)
             for x, y in ((near, pair.met(name, g)), (far, pair.met(name, without)))
-        )  # negated, it tells as much
+        )  # a negated tensor tells as much
         moved[name] = min(after, _NOTHING) > _WORSE * min(before, _NOTHING)
         if min(after, before) >= _NOTHING:
             continue
@@ -320,14 +320,14 @@ def _left_by(pair: FoldedPair, g: Transformation, space: str, part: _Part) -> tu
 
 
 def _exponent(leaf: Leaf, space: str, part: _Part) -> float:
-    """How a part of a space's element moves an axis: the sign tells what writes the units from what reads them."""
+    """Exponent with which a part of a space's element moves an axis; its sign separates writing from reading axes."""
     if leaf.space != space:
         return 0.0
     return leaf.variance if part is None else float((leaf.scale or (0,) * (part + 1))[part])
 
 
 def _less(e: Element, parts: Collection[_Part]) -> Element:
-    """An element without some of its scales; without any, and its matrix, where that is to go."""
+    """An element without some of its scales; without all of them and its matrix, if that must go."""
     if None in parts:
         return e.restrict({"permutation", "sign"})
     scales = e.scales.clone()
@@ -336,7 +336,7 @@ def _less(e: Element, parts: Collection[_Part]) -> Element:
 
 
 def _held(side: Folded, parts: Mapping[str, Collection[_Part]]) -> Folded:
-    """Weights whose symmetry no longer has some scales and matrices."""
+    """Weights with some scales and matrices removed from their symmetry."""
     gone = {name for name, some in parts.items() if None in some}
 
     def leaf(old: Leaf) -> Leaf:

@@ -10,31 +10,31 @@ from torch import Tensor
 from ...matching.judgement.deviation import constant
 from ...matching.judgement.grids import SPARSE, dtype_name, grid, two_of_four
 
-_EDGE = 3.0  # times the largest singular value that rounding of this size is expected to have
-_ROUNDED = 0.3  # root mean square of a rounding error, in units of the format's epsilon
-_LOW = 4  # a low rank is at most one in so many of the full one
-_LEAST = 1e-7  # of the largest singular value: roots of eigenvalues show no smaller ones
-_DENSE = 1024  # smaller side up to which all singular values are computed
+_EDGE = 3.0  # times the expected largest singular value of rounding of this size
+_ROUNDED = 0.3  # RMS rounding error, in units of the format's epsilon
+_LOW = 4  # a low rank is at most the full rank divided by this
+_LEAST = 1e-7  # relative to the largest singular value: roots of eigenvalues resolve no smaller ones
+_DENSE = 1024  # largest smaller side for which all singular values are computed
 _PROBES = 96
-_SMALL = 16  # smaller side from which on the shape of a spectrum tells something
+_SMALL = 16  # smallest smaller side for which the shape of a spectrum is informative
 _LIKE_NOISE = 0.02  # relative deviation of the effective rank from that of independent entries, beyond chance
-_KURTOSIS = 0.05  # of the entries, beyond a normal distribution's and chance
+_KURTOSIS = 0.05  # excess kurtosis of the entries, beyond chance
 _CHANCE = 4.0  # standard deviations of an estimate
 _CENTRED = 0.2  # mean over root mean square
 
 
 def update_rank(d: Tensor, weights: Tensor, eps: float) -> tuple[int | None, float | None, int, bool]:
-    """The rank of an update that was added to weights of some format.
+    """The rank of an update that was added to weights of a given format.
 
     Args:
-        d: The update ``(m, ...)``; axes after the first are one, of ``n`` entries.
-        weights: The weights after it, whose rounding covers small singular values.
-        eps: Relative distance of neighbouring numbers of their format.
+        d: The update ``(m, ...)``; the axes after the first count as one, of ``n`` entries.
+        weights: The weights after the update, whose rounding hides small singular values.
+        eps: Relative spacing of numbers in their format.
 
     Returns:
-        The number of singular values above the rounding, where they are at most a quarter of ``min(m, n)``; the
-        effective rank ``(Σ s²)² / Σ s⁴``, ``None`` for vectors; ``min(m, n)``; and whether effective rank and tails are
-        those of independent normal entries, ``m n / (m + n + 1)``.
+        The number of singular values above rounding, if it is at most a quarter of ``min(m, n)``; the effective rank
+        ``(Σ s²)² / Σ s⁴``, ``None`` for vectors; ``min(m, n)``; and whether effective rank, ``m n / (m + n + 1)``, and
+        tails are those of independent normal entries.
     """
     if d.ndim < 2 or min(d.shape[0], prod(d.shape[1:])) < 2:
         return None, None, 1, False
@@ -51,7 +51,7 @@ def update_rank(d: Tensor, weights: Tensor, eps: float) -> tuple[int | None, flo
 
 
 def _spectrum(matrix: Tensor) -> tuple[Tensor, float]:
-    """Singular values, or the largest ones, and the effective rank."""
+    """All singular values or the largest ones, and the effective rank."""
     if matrix.shape[0] <= _DENSE:
         values = torch.linalg.eigvalsh(matrix @ matrix.mT).clamp_min(0).sqrt().flip(0)
         return values, float(values.square().sum() ** 2 / values.pow(4).sum().clamp_min(1e-300))
@@ -82,47 +82,47 @@ LIKE_NOISE = ", as independent noise has"
 
 _HALVES = (torch.bfloat16, torch.float16)
 _MOVED = 1e-5  # relative deviation that scaling leaves in single precision
-_SHARE = 0.999  # of the entries of which the relative deviation is looked at; the rest by the tensor's size
+_SHARE = 0.999  # share of entries judged by relative deviation; the rest by the tensor's size
 _ULP = 2.0**-24  # relative rounding of a number in single precision
-_TINY = 1e-3  # times the root mean square of a tensor: what cancels below it deviates by more
-_FEW_ENTRIES = 0.01  # share of the entries up to which a change is one of single entries
-_FEW_ROWS = 0.25  # share of the rows up to which a change is one of some rows
+_TINY = 1e-3  # times the RMS of a tensor: entries that cancel to less deviate more
+_FEW_ENTRIES = 0.01  # largest share of entries for a change of single entries
+_FEW_ROWS = 0.25  # largest share of rows for a change of some rows
 _UNRELATED = 0.1  # cosine below which nothing is left of a vector
-_MATCHED = 0.35  # the same of a matrix: small ones come as close by chance
-_FAR = 4.0  # standard deviations of the cosine of unrelated tensors: one that shares its start has more
-_NAMED = 1000  # rows that are listed
-_SHOWN = 3  # entries that are named
+_MATCHED = 0.35  # the same for a matrix: small ones come as close by chance
+_FAR = 4.0  # standard deviations of unrelated tensors' cosine: with a shared start it is larger
+_NAMED = 1000  # most rows listed
+_SHOWN = 3  # most entries named
 
 
 @dataclass(frozen=True)
 class TensorChange:
-    """What happened to one tensor, once the first network is brought into the basis of the second."""
+    """The change of one tensor, once the first network is brought into the basis of the second."""
 
     name: str  # Its name in the second network
-    source: str  # Where its values come from in the first: a name, several, or how they were rearranged
-    block: str  # The block of the network that it belongs to
+    source: str  # Origin of its values in the first: a name, several names, or a rearrangement
+    block: str  # Its block in the network
     shape: tuple[int, ...]  # Its shape
     dtypes: tuple[str, str]  # Number formats before and after
     # ``"equal"``, ``"rounded"``, ``"rewritten"`` (another batch norm, the same affine map), ``"quantised"``,
-    # ``"pruned"``, ``"filled"`` (zeros alone changed), ``"narrowed"``, ``"widened"`` (units went or came),
+    # ``"pruned"``, ``"filled"`` (only zeros changed), ``"narrowed"``, ``"widened"`` (units removed or added),
     # ``"centred"``, ``"scaled"``, ``"reordered"``, ``"entries"``, ``"rows"``, ``"constant"``, ``"replaced"``,
     # ``"low rank"``, ``"noise"``, ``"changed"``, ``"new"``, ``"missing"``
-    # or ``"undetermined"`` (changed, or rescaled together with tensors that were replaced: nothing tells)
+    # or ``"undetermined"`` (changed, or rescaled together with replaced tensors: undecidable)
     kind: str
-    detail: str = ""  # More in words, such as the format that values were rounded to
+    detail: str = ""  # Details in words, such as the format to which values were rounded
     relative: float = 0.0  # ``|b - a| / |a|``; infinity for a tensor that only one network has
     norm: float = 0.0  # ``|a|``
     cosine: float = 1.0  # Cosine of the angle between both
-    # Rank of the update, as far as it stands out from rounding; ``None`` where it is full or not looked at
+    # Rank of the update as far as it exceeds rounding; ``None`` if full or not computed
     rank: int | None = None
     effective_rank: float | None = None  # ``(Σ s²)² / Σ s⁴`` of the update's singular values ``s``
     changed: float = 0.0  # Share of entries that are not equal
     zeros: tuple[float, float] = (0.0, 0.0)  # Shares of entries that are zero, before and after
-    rows: tuple[int, ...] = ()  # Rows that changed, where only some did
+    rows: tuple[int, ...] = ()  # Rows that changed, if only some did
 
     @property
     def settled(self) -> bool:
-        """Whether only rounding to a floating-point format happened, nothing, or nothing that can be told."""
+        """Whether nothing happened, only rounding to a floating-point format, or nothing that can be determined."""
         return self.kind in (EQUAL, ROUNDED, REWRITTEN, UNDETERMINED)
 
     @property
@@ -132,9 +132,9 @@ class TensorChange:
 
 
 def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exact: bool) -> TensorChange:
-    """Compare one tensor before, in the basis of the second network, and after.
+    """The change of one tensor from before (in the basis of the second network) to after.
 
-    ``exact`` where ``a`` holds numbers of the first network as they are, not scaled or mixed.
+    ``exact`` says that ``a`` holds the first network's numbers unchanged, neither scaled nor mixed.
     """
     dtypes = dtype_name(a.dtype), dtype_name(b.dtype)
     real = a.is_floating_point() and b.is_floating_point()
@@ -156,7 +156,7 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
         "changed": float((gap != 0).double().mean()),
         "zeros": tuple(float((t == 0).double().mean()) for t in (x, y)),
     }
-    if not real:  # each counts: no rounding makes one index of another
+    if not real:  # every entry counts: rounding cannot turn one index into another
         return made("changed", "whole numbers", **facts)
     rounding = _rounding(x, y, b.dtype)
     if rounding:
@@ -171,13 +171,13 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
     elif kind == "changed" and effective is not None:
         detail = f"effective rank {effective:.1f} of {full}"
         along = abs(float((gap * x).sum(dtype=torch.float64))) / max(moved * before, 1e-300)
-        if noise and along < _UNRELATED / 2 + 3 / x.numel() ** 0.5:  # noise does not know of the weights
+        if noise and along < _UNRELATED / 2 + 3 / x.numel() ** 0.5:  # noise does not depend on the weights
             kind, detail = "noise", f"{detail}{LIKE_NOISE}"
     return made(kind, detail, rows=rows, rank=rank, effective_rank=effective, **facts)
 
 
 def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
-    """The floating-point format whose rounding explains the change; empty where none does."""
+    """The floating-point format whose rounding explains the change; empty if there is none."""
     apart, size = (y - x).abs(), float(torch.linalg.vector_norm(y, dtype=torch.float64)) / max(y.numel(), 1) ** 0.5
     ratio = (apart / y.abs().clamp_min(max(_TINY * size, torch.finfo(x.dtype).tiny))).flatten()
     within = float(ratio.kthvalue(min(int(_SHARE * len(ratio)) + 1, len(ratio))).values) if len(ratio) else 0.0
@@ -185,9 +185,9 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
     def explained(error: float) -> bool:
         return within <= error and bool((apart <= error * y.abs().clamp_min(size)).all())
 
-    if explained(_MOVED) or bool((apart <= _ULP * size).all()):  # small entries are differences of large ones, too
+    if explained(_MOVED) or bool((apart <= _ULP * size).all()):  # small entries may be differences of large ones
         return "float32"
-    told = constant(x) or not constant(y)  # gains around one are all ones in a coarse format, and say nothing of it
+    told = constant(x) or not constant(y)  # in a coarse format, gains near one are all ones and reveal nothing
     for format_ in _HALVES:
         if told and torch.equal(x.to(format_).to(x.dtype), y):
             return dtype_name(format_)
@@ -199,7 +199,7 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
 
 
 def resized(change: TensorChange, before: int, after: int) -> TensorChange:
-    """The change of a tensor of so many entries before and after, where zeros alone fill it up to the other's size."""
+    """The change of a tensor with given numbers of entries before and after, padded with zeros to one size."""
     if change.kind not in ("pruned", "filled"):
         return change
     kind, words, zeros, entries = (
@@ -209,12 +209,12 @@ def resized(change: TensorChange, before: int, after: int) -> TensorChange:
     )
     left = change.numel - entries
     if round((zeros[1] - zeros[0]) * change.numel) > left:
-        return change  # other entries are zero, too
+        return change  # other entries are zero too
     return replace(change, kind=kind, detail=f"{left / change.numel:.1%} of entries {words}, the others kept")
 
 
 def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, tuple[int, ...]]:
-    """The change as one of the whole tensor, or of some rows; ``"changed"`` where it is neither."""
+    """The change as one of the whole tensor or of some rows; ``"changed"`` if it is neither."""
     if constant(y) and y.numel() > 1 and bool((y == y.flatten()[0]).all()):
         return "constant", f"all {float(y.flatten()[0]):g}", ()
     for dim, what in enumerate(("rows", "columns")[: y.ndim]):
