@@ -1,4 +1,4 @@
-"""The blocks of a page: small values that know nothing of HTML."""
+"""Blocks of a page: small values, independent of HTML."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +14,11 @@ _ROWS = 2000
 
 @dataclass(frozen=True)
 class Block:
-    """Base of everything that a page may hold. Texts are plain: whatever they contain is shown as it is."""
+    """Base of everything that a page may hold. Texts are plain: their contents are shown literally."""
 
     @property
     def kind(self) -> str:
-        """The name of the class in small letters."""
+        """The name of the class in lower case."""
         return type(self).__name__.lower()
 
 
@@ -31,7 +31,7 @@ class Heading(Block):
 
 @dataclass(frozen=True)
 class Paragraph(Block):
-    """A paragraph; a ``"verdict"`` is the one sentence to take away, a ``"note"`` limits it."""
+    """A paragraph; a ``"verdict"`` is the main conclusion in one sentence, a ``"note"`` qualifies it."""
 
     text: str
     tone: Literal["plain", "verdict", "note"] = "plain"
@@ -44,14 +44,14 @@ def noted(notes: Iterable[str]) -> list[Block]:
 
 @dataclass(frozen=True)
 class Listing(Block):
-    """Text whose spaces and line breaks count, such as a command or a printed table."""
+    """Preformatted text, such as a command or a printed table."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Facts(Block):
-    """Names and values, one pair on a line."""
+    """Names and values, one pair per line."""
 
     facts: Mapping[str, Any]
     title: str = ""
@@ -59,12 +59,12 @@ class Facts(Block):
 
 @dataclass(frozen=True)
 class Table(Block):
-    """A table; cells that are numbers are aligned and rounded, ``None`` and NaN are left empty.
+    """A table; numeric cells are aligned and rounded, ``None`` and NaN are left empty.
 
     Columns without any content are not shown.
 
     Raises:
-        ValueError: If a row has another number of cells than there are columns.
+        ValueError: If a row has not one cell per column.
     """
 
     columns: Sequence[str]
@@ -79,7 +79,7 @@ class Table(Block):
 
     @classmethod
     def of(cls, frame: Any, caption: str = "", digits: int = 3) -> "Table":
-        """The table of a data frame, of many rows the first 2,000."""
+        """The table of a data frame, limited to the first 2,000 rows."""
         more = f"The first {_ROWS:,} of {len(frame):,} rows. " if len(frame) > _ROWS else ""
         rows = frame.head(_ROWS).astype(object).to_numpy().tolist()
         return cls([str(c) for c in frame.columns], rows, f"{more}{caption}".strip(), digits)
@@ -94,7 +94,7 @@ class Table(Block):
         return replace(self, columns=[self.columns[k] for k in kept], rows=rows)
 
     def numeric(self, column: int) -> bool:
-        """Whether all that a column holds is numbers."""
+        """Whether a column holds only numbers."""
         found = [row[column] for row in self.rows if self.cell(row[column])]
         return bool(found) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
 
@@ -111,7 +111,7 @@ class Table(Block):
 
 @dataclass(frozen=True)
 class Figure(Block):
-    """A plot of ``data`` and ``layout`` as plotly takes them, whose texts have gone through ``figures.label``."""
+    """A plot with plotly's ``data`` and ``layout``; its texts have gone through ``figures.label``."""
 
     spec: Mapping[str, Any]
     title: str = ""
@@ -130,7 +130,7 @@ class Network(Block):
 
 @dataclass(frozen=True)
 class Grid(Block):
-    """Blocks side by side, as many of at least ``width`` pixels as there is room for."""
+    """Blocks side by side, as many of at least ``width`` pixels as fit."""
 
     blocks: Sequence[Block]
     width: int = 420
@@ -138,7 +138,7 @@ class Grid(Block):
 
 @dataclass(frozen=True)
 class Tabs(Block):
-    """Alternatives by title, of which a reader sees one, the first in front; ``name`` is for screen readers."""
+    """Alternatives by title, shown one at a time, starting with the first; ``name`` is for screen readers."""
 
     tabs: Mapping[str, Sequence[Block]]
     name: str = "Show"
@@ -146,7 +146,7 @@ class Tabs(Block):
 
 @dataclass(frozen=True)
 class Details(Block):
-    """Blocks that a reader unfolds, and a line that says what is inside."""
+    """Blocks that a reader can unfold, with a line that says what is inside."""
 
     summary: str
     blocks: Sequence[Block]
@@ -154,7 +154,7 @@ class Details(Block):
 
 @dataclass(frozen=True)
 class Shot:
-    """Pictures that belong together, JPEG files as base64, with a line of text."""
+    """Pictures that belong together (JPEG files as base64), with a line of text."""
 
     images: Sequence[str]
     title: str
@@ -163,7 +163,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class Wall(Block):
-    """Pictures that people look at before they read."""
+    """A wall of pictures."""
 
     shots: Sequence[Shot]
     caption: str = ""

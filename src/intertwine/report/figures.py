@@ -9,16 +9,16 @@ from typing import Any
 from .._words import beginning
 from .blocks import Figure
 
-_LONGEST = 20  # characters of a name on an axis; hovering shows all of it
-_DIGITS = 5  # that count
-_WRITTEN = 9  # heat maps up to this size have their numbers in the cells
-_DARK = 0.435  # share of the colours, from the low end, on which white is easier to read than black
-_BESIDE = 16  # points, beyond which they have no names beside them
-_NAMED = 40  # places, beyond which curves have no dots and no error bars
-_STAGES = 16  # groups of names on one axis
-_SHARE = 0.6  # of all names in one group, beyond which it is divided
-_FINE = 0.2  # span of colours, up to which numbers in cells have as many digits as it takes
-_GAPS = 24  # rows or columns of a heat map, beyond which nothing is left free between its cells
+_LONGEST = 20  # longest name on an axis; hovering shows the full name
+_DIGITS = 5  # significant digits
+_WRITTEN = 9  # heat maps up to this size show numbers in the cells
+_DARK = 0.435  # share of the colours, from the low end, on which white text is easier to read than black
+_BESIDE = 16  # most points with names beside them
+_NAMED = 40  # most places with dots and error bars on curves
+_STAGES = 16  # most groups of names on one axis
+_SHARE = 0.6  # largest share of all names in one group before it is divided
+_FINE = 0.2  # largest colour span for which numbers in cells get as many digits as needed
+_GAPS = 24  # most rows or columns of a heat map with gaps between cells
 _COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b", "#4b9aa8", "#7d6b5d")
 _GREY = "#8b919c"
 _LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
@@ -28,7 +28,7 @@ Matrix = Sequence[Sequence[float | None]]
 
 @dataclass(frozen=True)
 class Series:
-    """One curve with a band around it; ``None`` or NaN leaves a gap, and dashed or dotted ones are thin and grey."""
+    """One curve with a band around it; ``None`` or NaN leaves a gap; dashed and dotted curves are thin and grey."""
 
     name: str
     y: Sequence[float | None]
@@ -38,7 +38,7 @@ class Series:
 
 
 def label(text: str, longest: int | None = None) -> str:
-    """Make any text safe to show in a plot, which would take ``<b>`` for markup; long text is cut in the middle.
+    """Text made safe for a plot, which would interpret ``<b>`` as markup; long text is cut in the middle.
 
     Examples:
         >>> label("<b>conv</b>")
@@ -48,7 +48,7 @@ def label(text: str, longest: int | None = None) -> str:
     """
     text = " ".join(str(text).split())
     text = text if longest is None else cut(text, longest)
-    # a pair of dollar signs would be taken for a formula
+    # a pair of dollar signs would be read as a formula
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
 
 
@@ -71,9 +71,9 @@ def heatmap(
     hover: Mapping[str, Matrix] | None = None,
     limits: tuple[float, float] = (0.0, 1.0),
 ) -> Figure:
-    """Plot a matrix ``(R, C)`` as colours between ``limits``, its first row on top; ``None`` or NaN stays blank.
+    """Plot a matrix ``(R, C)`` as colours between ``limits``, first row on top; ``None`` and NaN stay blank.
 
-    Hovering shows the value by its ``name``, and the matrices in ``hover`` by theirs.
+    Hovering shows the value under ``name``, and the matrices in ``hover`` under their names.
 
     Raises:
         ValueError: If a matrix is not R x C.
@@ -91,7 +91,7 @@ def heatmap(
         "type": "heatmap", "z": [_rounded(row) for row in values], "zmin": limits[0], "zmax": limits[1],
         "colorscale": "Viridis", "colorbar": {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 6},
         "xgap": gap, "ygap": gap, "hoverongaps": False,
-        "hovertemplate": f"%{{text}}<br><b>{label(name)}: %{{z}}</b>{shown}<extra></extra>",  # the page writes texts
+        "hovertemplate": f"%{{text}}<br><b>{label(name)}: %{{z}}</b>{shown}<extra></extra>",  # the page adds texts
         **({"customdata": details} if hover else {}),
     }  # fmt: skip
     layout: Any = {
@@ -111,12 +111,12 @@ def strip(
     values: Sequence[float | None], names: Sequence[str], *, row: str, title: str, caption: str = "", places: str = "",
     limits: tuple[float, float] | None = None,
 ) -> Figure:  # fmt: skip
-    """Plot a value for each named place as a row of colours, from 0 to the largest unless ``limits`` say otherwise."""
+    """Plot a value for each named place as a row of colours, from 0 to the largest value or between ``limits``."""
     known = [v for v in values if v is not None and v == v]
     limits = limits or (0.0, max([*known, 1e-12]))
     figure = heatmap([values], [row], names, title=title, caption=caption, column_title=places, name=row, limits=limits)
     figure.spec["data"][0]["colorbar"]["nticks"] = 3
-    figure.spec["layout"]["meta"]["yaxis"]["names"] = [""]  # the title says what one row is
+    figure.spec["layout"]["meta"]["yaxis"]["names"] = [""]  # the title describes the single row
     return replace(figure, height=200)
 
 
@@ -133,12 +133,12 @@ def lines(
 ) -> Figure:
     """Plot curves over named places, each with a band if it has one.
 
-    The y axis has the ``limits``, and reaches further where values do; ``None`` fits it to the values. Places that have
-    no order, unlike layers, are not ``joined``. There, and with ``bars`` at up to 40 places, values stand side by side
-    with error bars.
+    The y axis spans the ``limits``, extended if values exceed them; ``None`` fits it to the values. Places without an
+    order, unlike layers, are not ``joined``. Then, and with ``bars`` at up to 40 places, values stand side by side with
+    error bars.
 
     Raises:
-        ValueError: If a curve has another number of values than there are names.
+        ValueError: If a curve has not one value per name.
     """
     traces: list[dict[str, Any]] = [_places(names, series)] if series else []
     solid = 0
@@ -147,7 +147,7 @@ def lines(
             raise ValueError(f"series {one.name} must have {len(names)} values, one for each name. Got another number.")
         color = _COLORS[solid % len(_COLORS)] if one.dash == "solid" else _GREY
         solid += one.dash == "solid"
-        shift = (k - (len(series) - 1) / 2) * min(0.12, 0.7 / len(series))  # values of one place stand side by side
+        shift = (k - (len(series) - 1) / 2) * min(0.12, 0.7 / len(series))  # put values of one place side by side
         barred = not joined or (bars and len(names) <= _NAMED)
         traces += [_points(one, color, shift, joined)] if barred else _curve(one, color)
     x = {**_names_axis(names), "tickangle": -45, "unifiedhovertitle": {"text": " "}}
@@ -164,10 +164,10 @@ def bars(
     caption: str = "",
     y_title: str = "",
 ) -> Figure:
-    """Plot bars over named places, groups side by side.
+    """Plot bars over named places, with groups side by side.
 
     Raises:
-        ValueError: If a group has another number of values than there are names.
+        ValueError: If a group has not one value per name.
     """
     traces = []
     for k, (name, heights) in enumerate(groups.items()):
@@ -184,10 +184,10 @@ def bars(
 
 
 def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: str = "") -> Figure:
-    """Plot named points in the plane, one unit of both axes as long.
+    """Plot named points in the plane, with equal units on both axes.
 
     Raises:
-        ValueError: If there are not as many points as names, or one has not two coordinates.
+        ValueError: If there is not one point per name, or a point has not two coordinates.
     """
     if len(points) != len(names) or any(len(point) != 2 for point in points):
         raise ValueError(f"points must be {len(names)} pairs, one for each name. Got another shape.")
@@ -203,7 +203,7 @@ def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: s
 
 
 def tree(names: Sequence[str], linkage: Matrix) -> Figure:
-    """Plot which names join at which distance, by the rows of ``scipy.cluster.hierarchy.linkage``."""
+    """Plot a dendrogram of names, from the rows of ``scipy.cluster.hierarchy.linkage``."""
     from scipy.cluster.hierarchy import dendrogram
 
     known = dendrogram(linkage, no_plot=True)
@@ -223,7 +223,7 @@ def plot(
     traces: Sequence[Mapping[str, Any]], x: Mapping[str, Any], y: Mapping[str, Any], title: str = "", caption: str = "",
     height: int = 440, left: int = 50, **layout: Any,
 ) -> Figure:  # fmt: skip
-    """A figure of plotly's traces and axes; texts in them have gone through ``label``."""
+    """A figure from plotly's traces and axes, whose texts have gone through ``label``."""
     margin = {"l": left, "r": 10, "t": 10, "b": 10}
     return Figure(
         {"data": traces, "layout": {"margin": margin, **layout, "xaxis": x, "yaxis": y}}, title, caption, height
@@ -257,12 +257,12 @@ def _curve(one: Series, color: str) -> list[dict[str, Any]]:
     edge = {"type": "scatter", "x": places, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     low, high = ({**edge, "y": _rounded(end), "showlegend": False} for end in (one.low, one.high))
     red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
-    faint = f"rgba({red},{green},{blue},0.2)"  # older plotly knows no #rrggbbaa
+    faint = f"rgba({red},{green},{blue},0.2)"  # older plotly does not support #rrggbbaa
     return [low, {**high, "fill": "tonexty", "fillcolor": faint}, curve]
 
 
 def _places(names: Sequence[str], series: Sequence[Series]) -> dict[str, Any]:
-    """Unseen points that say the name of a place on hovering; the axis writes only names that it has room for."""
+    """Invisible points that show the name of a place on hovering; the axis shows only names that fit."""
     values = zip(*(_rounded(one.y) for one in series))
     return {
         "type": "scatter", "mode": "markers", "marker": {"opacity": 0}, "showlegend": False,
@@ -286,8 +286,8 @@ def _points(one: Series, color: str, shift: float, joined: bool) -> dict[str, An
 
 
 def _names_axis(names: Sequence[str]) -> dict[str, Any]:
-    # A linear axis with names as ticks: a layer called "0" is no number there, and equal names stay apart. Every place
-    # has its whole name, for hovering; the page writes as many of ``_tick_names`` as there is room for.
+    # A linear axis with names as ticks: a layer called "0" is no number there, and equal names stay separate. Every
+    # place has its full name, for hovering; the page writes as many of ``_tick_names`` as fit.
     return {
         "tickmode": "array", "tickvals": list(range(len(names))), "ticktext": [label(name) for name in names],
         "range": [-0.5, len(names) - 0.5], "zeroline": False, "automargin": True,
@@ -300,7 +300,7 @@ def _titled(names: Sequence[str], title: str) -> dict[str, Any]:
 
 
 def _tick_names(names: Sequence[str]) -> dict[str, Any]:
-    """Short names, and those of stages with the first place of each, for an axis without room for all names."""
+    """Short names, and names of stages with the first place of each, for an axis without room for all names."""
     return {
         "names": [label(name, _LONGEST) for name in _without_shared_path(names)],
         "stages": [[start, label(name, _LONGEST)] for start, name in stages(names)],
@@ -308,7 +308,7 @@ def _tick_names(names: Sequence[str]) -> dict[str, Any]:
 
 
 def stages(names: Sequence[str]) -> list[tuple[int, str]]:
-    """Stages of a network in the names of its layers: the first place of each and its name, at most 16.
+    """Stages of a network, derived from its layer names: the first place and the name of each, at most 16.
 
     Examples:
         >>> stages(["conv", "layer1.0", "layer1.1", "layer2.0"])
@@ -316,7 +316,7 @@ def stages(names: Sequence[str]) -> list[tuple[int, str]]:
         >>> stages([f"h.{i}.mlp" for i in range(100)])[:2]
         [(0, 'h.0–9'), (10, 'h.10–19')]
     """
-    paths = [[name] if set(name) & set("-/") else name.split(".") for name in names]  # a file's name is no path
+    paths = [[name] if set(name) & set("-/") else name.split(".") for name in names]  # a file name is no path
     runs: list[tuple[int, str]] = []
     for depth in range(1, max(map(len, paths), default=0) + 1):
         heads = [".".join(path[:depth]) for path in paths]
@@ -336,7 +336,7 @@ def stages(names: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _borders(names: Sequence[str], axis: str) -> list[dict[str, Any]]:
-    """Lines between the stages of a heat map with too many rows or columns to tell them apart."""
+    """Lines between the stages of a heat map that has too many rows or columns to distinguish them."""
     if len(names) <= _GAPS:
         return []
     other = "y" if axis == "x" else "x"
@@ -351,7 +351,7 @@ def _borders(names: Sequence[str], axis: str) -> list[dict[str, Any]]:
 
 
 def _without_shared_path(names: Sequence[str]) -> Sequence[str]:
-    # What all names begin with tells nothing, and cutting long names in the middle would take what does: the number.
+    # A common prefix is uninformative, and cutting long names in the middle would remove the informative number.
     if max(map(len, names), default=0) <= _LONGEST or len(set(names)) < 2:
         return names
     paths = [name.split(".") for name in names]
@@ -370,5 +370,5 @@ def _y_range(series: Sequence[Series], limits: tuple[float, float] | None) -> di
 
 
 def _rounded(values: Sequence[float | None]) -> list[float | None]:
-    # JSON has no word for NaN or infinity; plotly leaves a gap at null.
+    # JSON cannot express NaN or infinity; plotly leaves a gap at null.
     return [None if v is None or not isfinite(v) else float(f"{v:.{_DIGITS}g}") for v in values]

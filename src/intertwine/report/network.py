@@ -1,4 +1,4 @@
-"""The graph of a model as a drawing: repeated blocks folded into one, what runs along its wires in colours."""
+"""A drawing of a model's graph: repeated blocks are folded into one, and colours show what runs along its wires."""
 
 import re
 from collections import Counter
@@ -10,13 +10,13 @@ from ..programs import Vertex
 from ..symmetry.coupling import Joined
 from .blocks import Network
 
-_RUNS = 4  # of numbers that are listed
-_LONGEST = 160  # vertices of a repeated block
+_RUNS = 4  # most runs of numbers listed
+_LONGEST = 160  # most vertices of a repeated block
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What runs along wires in one colour, such as a space: its title, and what else is known of it."""
+    """A flow along wires in one colour, such as a space: its title and further details."""
 
     title: str
     detail: str = ""
@@ -26,10 +26,10 @@ def network(graph: Sequence[Vertex], flows: Mapping[str, Flow], title: str, capt
     """Draw a graph.
 
     Args:
-        graph: Vertices, each behind those that it reads; the names in ``Wire.spaces`` are those of flows.
-        flows: What runs along the wires. Blocks are alike where details are.
-        title: For those who do not see the drawing.
-        caption: What stands below it.
+        graph: Vertices, each after those that it reads; the names in ``Wire.spaces`` are those of flows.
+        flows: The flows along the wires. Blocks count as equal if the details of their flows are.
+        title: Title for screen readers.
+        caption: Text below the drawing.
     """
     blocks = _blocks([_signature(k, vertex, flows) for k, vertex in enumerate(graph)], graph)
     slot, copy, frame = _slots(len(graph), blocks)
@@ -69,7 +69,7 @@ def network(graph: Sequence[Vertex], flows: Mapping[str, Flow], title: str, capt
 
 
 def generalised(texts: Sequence[str]) -> str:
-    """Texts that differ in their numbers as one, with ranges in place of these; else the first and the last.
+    """One text for texts that differ only in numbers, with ranges in their place; else the first and the last.
 
     Examples:
         >>> generalised(["h.0.mlp", "h.1.mlp", "h.3.mlp"]), generalised(["a", "b"])
@@ -97,14 +97,14 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _signature(k: int, vertex: Vertex, flows: Mapping[str, Flow]) -> tuple[object, ...]:
-    """What repeated vertices have in common: everything but numbers in names, and which spaces, not how large."""
+    """The part that repeated vertices share: everything except numbers in names, and spaces without their sizes."""
     plain = [re.sub(r"\d+", "#", text) for text in (vertex.module, *vertex.tensors)]
     wires = [(k - wire.source, *(flows[name].detail for name in wire.spaces)) for wire in vertex.inputs]
     return (vertex.text, *plain, vertex.inner, tuple(wires))
 
 
 def _blocks(signatures: Sequence[object], graph: Sequence[Vertex]) -> list[tuple[int, int, int]]:
-    """Repeated runs of vertices, from left to right, those that save most: start, length and number of copies."""
+    """Repeated runs of vertices, left to right, choosing those that save most: start, length and number of copies."""
     codes = {signature: i for i, signature in enumerate(dict.fromkeys(signatures))}
     row = [codes[signature] for signature in signatures]
     found, start = [], 0
@@ -126,7 +126,7 @@ def _blocks(signatures: Sequence[object], graph: Sequence[Vertex]) -> list[tuple
 
 
 def _slots(count: int, blocks: Sequence[tuple[int, int, int]]) -> tuple[list[int], list[int], list[int]]:
-    """For each vertex the one that stands for it, the number of its copy, and its frame (-1 outside)."""
+    """For each vertex: its representative, the number of its copy, and its frame (-1 outside)."""
     slot, copy, frame = list(range(count)), [0] * count, [-1] * count
     for f, (start, period, n) in enumerate(blocks):
         for k in range(start, start + period * n):
@@ -136,7 +136,7 @@ def _slots(count: int, blocks: Sequence[tuple[int, int, int]]) -> tuple[list[int
 
 
 def _joined_flows(graph: Sequence[Vertex], slot: Sequence[int], flows: Mapping[str, Flow]) -> dict[str, str]:
-    """For each flow the first of those that run where it runs in other copies of its block."""
+    """For each flow, the first of the flows at the same position in all copies of its block."""
     first: dict[tuple[int, int, int], str] = {}
     joined = Joined(flows)
     for k, vertex in enumerate(graph):
@@ -179,7 +179,7 @@ def _text(vertex: Vertex, folded: bool) -> str:
 
 
 def _frame(copies: Sequence[Sequence[str]]) -> str:
-    """The title of a block: what the names of its modules begin with, and how often it is there."""
+    """The title of a block: the prefix of its modules' names, and the number of its copies."""
     heads = []
     for names in copies:
         paths = [name.split(".") for name in names if name]

@@ -1,4 +1,4 @@
-"""A result in a notebook: what was found, one small picture, a small table."""
+"""Display of a result in a notebook: its headline, one small picture, a small table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -12,15 +12,15 @@ from .figures import cut
 
 __all__ = ["notebook"]
 
-_ROWS, _COLUMNS, _LETTERS = 12, 8, 50  # of a table, and of one of its cells
+_ROWS, _COLUMNS, _LETTERS = 12, 8, 50  # limits of a table, and of one of its cells
 _COLOURS = (("blue", "#3b7dd8"), ("grey", "#9aa3ad"), ("orange", "#d8783b"))
 
 Rows = Sequence[Mapping[str, Any]]
-Shown = tuple[str, Rows, str]  # what was found, rows of a table, a picture
+Shown = tuple[str, Rows, str]  # headline, rows of a table, a picture
 
 
 def notebook(result: Result) -> str:
-    """The HTML that a notebook shows for a result."""
+    """The HTML that a notebook displays for a result."""
     words, rows, picture = _KINDS.get(type(result).__name__, _plain)(result)
     words = words.removeprefix(type(result).__name__).lstrip(": ")
     head = f'<p style="max-width:46em"><b>{_text(type(result).__name__)}</b>: {_text(words)}</p>'
@@ -85,7 +85,7 @@ _KINDS: dict[str, Callable[[Any], Shown]] = {
 
 
 def _heat(values: Sequence[Sequence[float]], title: str) -> str:
-    """A matrix as squares, the darker the higher, from 0 or the lowest value to 1."""
+    """A matrix as squares, darker for higher values, from 0 or the lowest value to 1."""
     side = max(2, min(40, 220 // max(len(values), len(values[0]), 1)))
     known = [v for row in values for v in row if v == v]
     low, high = min([0.0, *known]), max([1.0, *known])
@@ -100,7 +100,7 @@ def _heat(values: Sequence[Sequence[float]], title: str) -> str:
 
 
 def _bars(series: Mapping[str, Sequence[float]], title: str) -> str:
-    """Bars, one of each series side by side for each place."""
+    """Bars, side by side for the series at each place."""
     legend = ", ".join(f"{colour}: {name}" for (colour, _), name in zip(cycle(_COLOURS), series))
     count = max(map(len, series.values()))
     width, height = max(2.0, min(16.0, 480 / max(count * len(series), 1))), 80
@@ -129,7 +129,7 @@ def _picture(marks: Sequence[str], width: float, height: float, title: str) -> s
 
 
 def _table(rows: Rows) -> str:
-    """The first and last rows, and the columns that hold anything; one row is turned on its side."""
+    """The first and last rows and all nonempty columns; a single row is transposed."""
     import pandas as pd
 
     frame = pd.DataFrame(rows).map(_cell)

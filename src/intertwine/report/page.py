@@ -1,4 +1,4 @@
-"""Pages: from blocks to one self-contained HTML file, and what ends most of them."""
+"""Pages: from blocks to one self-contained HTML file, and the closing section of most pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CARDS = {"network": "Network", "data": "Data", "versions": "Versions"}
 
 @dataclass(frozen=True)
 class Page:
-    """A page before it is HTML."""
+    """A page before rendering to HTML."""
 
     title: str
     blocks: Sequence[Block]
@@ -36,23 +36,23 @@ class Page:
 
     @property
     def of(self) -> list[str]:
-        """The networks, with letters where there are two."""
+        """The networks, lettered if there are two."""
         letters = ("A: ", "B: ") if len(self.networks) == 2 else [""] * len(self.networks)
         return [f"{letter}{network}" for letter, network in zip(letters, self.networks)]
 
     @property
     def headings(self) -> list[str]:
-        """Texts of the headings, for the list of contents."""
+        """Texts of the headings, for the table of contents."""
         return [block.text for block in self.blocks if isinstance(block, Heading)]
 
     @property
     def anchors(self) -> list[str]:
-        """An address within the page for each heading."""
+        """An anchor within the page for each heading."""
         return [f"{k}-{re.sub('[^a-z0-9]+', '-', text.lower()).strip('-')}" for k, text in enumerate(self.headings, 1)]
 
 
 def render(page: Page) -> str:
-    """Write a page, its texts escaped, as HTML that holds all it needs: styles, plots and the program that draws them.
+    """A page as HTML, with escaped texts, that contains all it needs: styles, plots and the script that draws them.
 
     Examples:
         >>> from intertwine.report import Paragraph
@@ -80,7 +80,7 @@ def _kinds(blocks: Iterable[Block]) -> Iterator[str]:
 
 @cache
 def packed_plotly() -> str:
-    """The JavaScript of the installed plotly package, compressed and in letters that HTML may hold."""
+    """The JavaScript of the installed plotly package, compressed and encoded in characters safe for HTML."""
     return _packed((files("plotly") / "package_data" / "plotly.min.js").read_bytes())
 
 
@@ -106,7 +106,7 @@ def _shown(value: Any) -> Any:
 
 
 def _data(value: Any) -> Markup:
-    # A script element that holds a value as JSON, compressed where that is long.
+    # A script element that holds a value as JSON, compressed if long.
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     text = printable_json(text, shown=True)
     if len(text) > _LONG:

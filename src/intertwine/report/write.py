@@ -1,4 +1,4 @@
-"""The table of pages: which one shows which result."""
+"""The table of pages: the page function for each kind of result."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -10,9 +10,8 @@ from .._result import Result
 from .blocks import Details, Listing, Paragraph, Table
 from .page import Page, render
 
-_PLAIN = ""  # headline, table and printed form
-# Kind of result -> the module that has its class, and the function among the pages that lays out its own; both are
-# imported when used.
+_PLAIN = ""  # the plain page: headline, table and printed form
+# Kind of result -> the module of its class, and the function that lays out its page; both are imported on use.
 _PAGES = {
     "ActiveSubnetwork": ("gates.affine_maps", _PLAIN),
     "Alignment": ("matching", "matching:alignment_page"),
@@ -47,10 +46,10 @@ KINDS = frozenset(_PAGES)  # of saved results
 
 
 def write_page(result: Result, path: str | Path | None = None) -> str | Path:
-    """Write a result as one self-contained HTML page, atomically; without a path, return its text.
+    """Write a result as one self-contained HTML page, atomically; without a path, return the HTML text.
 
     Raises:
-        ValueError: If the path ends otherwise.
+        ValueError: If the path does not end in .html or .htm.
     """
     if path is None:
         return render(page_of(result))
@@ -64,7 +63,7 @@ def page_of(result: Result) -> Page:
     """Lay out the page of a result.
 
     Raises:
-        TypeError: If there is no page for such a value.
+        TypeError: If there is no page for this type.
     """
     if not isinstance(result, Result):
         raise TypeError(f"result must be a result of intertwine, such as a Comparison. Got {type(result).__name__}.")
@@ -79,7 +78,7 @@ def page_of(result: Result) -> Page:
 
 
 def load_result(path: str | Path) -> Result:
-    """Read a result of any kind that its ``save`` wrote as ``.json`` or ``.safetensors``.
+    """Read a result of any kind, as its ``save`` wrote it to ``.json`` or ``.safetensors``.
 
     Raises:
         ValueError: If the file is missing, damaged or holds no result.
@@ -93,7 +92,7 @@ def load_result(path: str | Path) -> Result:
     try:
         result: Result = getattr(import_module(f"intertwine.{_PAGES[kind][0]}"), kind).load(path)
         return result
-    except Exception as error:  # a file that was changed may fail anywhere
+    except Exception as error:  # an edited file may fail anywhere
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(
             f"results must be a complete {kind}. Got {str(path)!r}, where something is amiss ({reason})."

@@ -1,6 +1,6 @@
-"""Data sets in memory, by name or path: digits, CIFAR-10 and CIFAR-100, tables, arrays, folders of images, texts.
+"""Data sets in memory, by name or path: digits, CIFAR-10 and CIFAR-100, tables, arrays, image folders, texts.
 
-Images with a label for every pixel, which dissection needs, are loaded when they are first used.
+The loaders of images with a label for every pixel, which dissection needs, are imported on first use.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Concept sets in files: parquet as Hugging Face has it, folders of masks, COCO annotations, and Broden.
+"""Concept sets in files: parquet in the Hugging Face layout, folders of masks, COCO annotations, and Broden.
 
-All are read image by image, and a bad file is named. Masks hold label numbers, which become concept indices, -1 for
-none; where a size is asked for, images are resized by area and labels by nearest neighbour.
+All are read image by image, and errors name the bad file. Masks hold label numbers, which become concept indices, -1
+for none; if a size is given, images are resized by area and labels by nearest neighbour.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .splits import MOST_CLASSES
 from .tables import whole_table
 
 _NOT_LABELS = {"", "unlabelled", "unlabeled", "void", "background", "ignore", "none"}
-_IGNORED = 255  # what most segmentation sets write where there is no label
+_IGNORED = 255  # what most segmentation sets write for "no label"
 _SIZES = ("ih", "iw", "sh", "sw")  # columns of Broden's index
 _COCO = {
     "images": [{"id": (int, str), "file_name": str, "height": (float, None), "width": (float, None)}],
     "annotations": [{"image_id": (int, str), "category_id": (int, str, None)}],
     "categories": [{"id": (int, str), "name": str, "supercategory": (str, None)}],
 }
-_WHOLE = re.compile(r"\d{1,18}", re.ASCII)  # 64 bits hold it
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)  # fits into 64 bits
 _REAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
@@ -50,7 +50,7 @@ class _InFiles(ConceptSet):
 
 
 class _Masked(_InFiles):
-    """Images beside masks of one plane: names such as "unlabelled" and the number 255 mean no label."""
+    """Images with masks of one plane; names such as "unlabelled" and the number 255 mean no label."""
 
     def __init__(self, rows: Any, size: tuple[int, int] | None, names: Sequence[str]) -> None:
         kept = [n for n in names if n.strip().lower() not in _NOT_LABELS]
@@ -61,7 +61,7 @@ class _Masked(_InFiles):
         self._rows, self._size = rows, size
 
     def _sample(self, image: tuple[bytes | Path, str], mask: tuple[bytes | Path, str], name: str) -> Sample:
-        """From an image and a mask, each with its name."""
+        """The sample of an image and a mask, each given with its name."""
         colours, labels = _image(*image), numbers(*mask)
         if labels.ndim != 2 or labels.dtype.kind not in "uib":
             raise DataError(
@@ -86,9 +86,9 @@ class ParquetConcepts(_Masked):
     """A segmentation set in the Hugging Face layout: columns ``image`` and ``mask``, structs of ``bytes`` and ``path``.
 
     Concepts, the names of the label numbers 0, 1, ..., come from ``names``, or from the schema metadata under
-    ``concepts`` (a JSON list). Names such as "unlabelled" and the number 255 mean no label. With ``split``, rows are
-    kept whose column ``split`` has this value; images and masks are brought to ``size``, ``(height, width)``. The
-    file's compressed bytes are held in memory; images are decoded when they are read.
+    ``concepts`` (a JSON list). Names such as "unlabelled" and the number 255 mean no label. ``split`` keeps the rows
+    whose column ``split`` has this value; images and masks are resized to ``size``, ``(height, width)``. The file's
+    compressed bytes are held in memory; images are decoded when they are read.
 
     Raises:
         DataError: If the file, a column, the names or the rows of the split are missing.
@@ -136,8 +136,8 @@ class ParquetConcepts(_Masked):
 class FolderConcepts(_Masked):
     """A folder with ``images/``, ``masks/`` (for each image a PNG of label numbers with its stem) and ``labels.txt``.
 
-    The text has one name a line, of the label numbers 0, 1, ... Images and masks are brought to ``size``, ``(height,
-    width)``, where one is given.
+    The text names the label numbers 0, 1, ..., one per line. Images and masks are resized to ``size``, ``(height,
+    width)``, if one is given.
 
     Raises:
         DataError: If a folder, the names or the mask of an image is missing, or there is no image.
@@ -167,12 +167,12 @@ class FolderConcepts(_Masked):
 
 
 class CocoConcepts(_InFiles):
-    """Images with object annotations in the COCO format: polygons and run-length masks, several on one pixel.
+    """Images with object annotations in the COCO format: polygons and run-length masks, which may overlap.
 
     A concept is a category; its category is the ``supercategory``. Polygons are filled by Pillow, which counts the
     pixels on the border as inside: borders can differ by a pixel from those of COCO's own tools. ``annotations`` is
     the JSON file with ``images``, ``annotations`` and ``categories``, ``images`` the folder of the image files, which
-    are brought to ``size``, ``(height, width)``; one pixel may carry so many categories as there are ``planes``.
+    are resized to ``size``, ``(height, width)``; one pixel may carry at most ``planes`` categories.
 
     Raises:
         DataError: If the file or folder is missing or the file lacks a part.
@@ -203,7 +203,7 @@ class CocoConcepts(_InFiles):
         image = _image(within(self._folder, name, "file_name", DataError), name)
         height, width = image.shape[1:]
         _check_size(image, (entry.get("height", height), entry.get("width", width)), name, "of its entry")
-        masks: dict[int, np.ndarray] = {}  # of each category the union of its annotations
+        masks: dict[int, np.ndarray] = {}  # the union of the annotations of each category
         for annotation in self._annotations.get(entry["id"], ()):
             category = annotation.get("category_id")
             if category not in self._number:
@@ -212,7 +212,7 @@ class CocoConcepts(_InFiles):
             masks[concept] = masks[concept] | mask if concept in masks else mask
         labels = np.full((self.planes, height, width), -1)
         for concept, mask in masks.items():
-            for plane in labels:  # the first plane that is still free, pixel by pixel
+            for plane in labels:  # the first free plane of each pixel
                 free = mask & (plane < 0)
                 plane[free] = concept
                 mask &= ~free
@@ -230,9 +230,9 @@ class BrodenConcepts(_InFiles):
     ``index.csv`` has a row for each image: ``image, split, ih, iw, sh, sw`` and a column for each category. A cell
     lists, separated by ``;``, label numbers for the whole image and names of PNG files with a label for each pixel,
     coded ``red + 256 * green``; 0 means none. ``label.csv`` names the label numbers, ``category.csv`` the categories,
-    and ``c_<category>.csv`` the labels of each category. A label that belongs to several categories counts in the one
-    where it is most frequent. The ``split`` is ``"train"`` or ``"val"``, else both. Source: Bau et al. 2017, section
-    2.1, and the files that its authors distribute.
+    and ``c_<category>.csv`` the labels of each category. A label in several categories counts in the one where it is
+    most frequent. ``split`` is ``"train"``, ``"val"`` or, by default, both. Source: Bau et al. 2017, section 2.1, and
+    the files that its authors distribute.
 
     Raises:
         DataError: If a file or column is missing, a label is unknown, or images differ in size.
@@ -285,7 +285,7 @@ class BrodenConcepts(_InFiles):
         return Sample(image, labels, self._concepts(padded, name))
 
     def _concepts(self, labels: Tensor, name: str) -> Tensor:
-        """Label numbers to concept indices; 0 is none."""
+        """Concept indices of label numbers; 0 is none."""
         if labels.numel() and int(labels.max()) >= len(self._index):
             raise DataError(
                 f"labels of {name} must be numbers of label.csv, below {len(self._index)}. Got {int(labels.max())}."
@@ -294,7 +294,7 @@ class BrodenConcepts(_InFiles):
 
 
 def _categories(root: Path, names: list[str]) -> dict[int, str]:
-    """The category of each label number: the one where it is most frequent, the first where that is equal."""
+    """The category of each label number: the one where it is most frequent, the first of ties."""
     best: dict[int, tuple[float, str]] = {}
     for name in names:
         file = f"c_{name}.csv"
@@ -320,7 +320,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     if missing:
         raise DataError(f"{path.name} must have rows with the columns {', '.join(columns)}. Got no {missing[0]}.")
     for line, row in enumerate(rows, 2):
-        if None in row or None in row.values():  # as the reader marks a row that is longer or shorter than the first
+        if None in row or None in row.values():  # how the reader marks rows longer or shorter than the first
             raise DataError(f"{path.name} must have a cell for each column in every row. Got others in row {line}.")
     return rows
 
@@ -351,7 +351,7 @@ def _check_size(found: Tensor, wanted: Sequence[int], name: str, of: str, advice
 
 
 def _fitted(image: Tensor, labels: Tensor, size: tuple[int, int] | None) -> Sample:
-    """A sample of an image ``(3, H, W)`` in ``uint8`` and labels ``(K, h, w)``, both resized where a size is given."""
+    """A sample of an image ``(3, H, W)`` in ``uint8`` and labels ``(K, h, w)``, both resized if a size is given."""
     if size is not None:
         small = F.interpolate(image[None].float(), size=size, mode="bilinear", antialias=True, align_corners=False)
         image = small[0].round().clamp(0, 255).to(torch.uint8)

@@ -1,8 +1,8 @@
-"""Concept sets from a line of text, as the command line gives it; a generated one, the same every time.
+"""Concept sets named by a line of text, as on the command line; and a generated one, the same every time.
 
-Generated images have a background of one grey texture and one to four things on it. A thing is a plain shape in one
-colour, or an object made of coloured shapes: a house, a tree, a car, a boat, a flag, a snowman. Pixels carry the
-texture (background only), the colour, the shape, and the object that they belong to, in four planes.
+Generated images have a background of one grey texture with one to four things on it. A thing is a plain shape in one
+colour, or an object made of coloured shapes: a house, a tree, a car, a boat, a flag, a snowman. Pixels are labelled
+with their texture (background only), colour, shape and object, in four planes.
 
 Concepts are kept rare on purpose. A mask that covers a share ``q`` of the pixels has an IoU of at most ``q / f`` with a
 concept that covers a share ``f``: with ``q = 0.005`` and IoU > 0.04, nothing that covers more than an eighth of the
@@ -19,7 +19,7 @@ from ...dissection import Concept, ConceptSet, Sample, WithColours
 from .concept_files import BrodenConcepts, CocoConcepts, FolderConcepts, ParquetConcepts
 
 CONCEPT_FORMS = ("generated", "parquet:FILE", "masks:FOLDER", "coco:ANNOTATIONS.json@IMAGES", "broden:FOLDER")
-_PHOTOGRAPH = (90, 120)  # pixels
+_PHOTOGRAPH = (90, 120)  # height and width in pixels
 Grid = np.ndarray  # coordinates or a mask, one value for each pixel
 
 _COLOURS: dict[str, tuple[int, int, int]] = {
@@ -76,10 +76,10 @@ _NUMBER = {(c.category, c.name): i for i, c in enumerate(_CONCEPTS)}
 
 
 class GeneratedConcepts(ConceptSet):
-    """So many generated images with 31 concepts: 10 textures, 8 colours, 7 shapes, 6 objects.
+    """Generated images with 31 concepts: 10 textures, 8 colours, 7 shapes, 6 objects.
 
-    They are ``size`` pixels high and wide, at least 16; things keep their share. Another seed gives other images; image
-    ``i`` does not depend on their number.
+    They are ``size`` pixels high and wide, at least 16; things keep their share of the image. Another seed gives other
+    images; image ``i`` does not depend on the number of images.
 
     Examples:
         >>> concepts = GeneratedConcepts(images=3)
@@ -119,7 +119,7 @@ class _Canvas:
         self._labels = np.full((len(_KINDS), size, size), -1)
 
     def background(self, texture: str) -> None:
-        """A grey texture; it is all that the first plane labels."""
+        """Draw a grey texture, which alone is labelled in the first plane."""
         random = self._random
         bright = _TEXTURES[texture](self._x, self._y, random.uniform(7, 13), random.uniform(size=2)).astype(float)
         dark, light = sorted(random.uniform(60, 220, 2)) if texture == "plain" else (random.uniform(50, 90), 190)
@@ -127,7 +127,7 @@ class _Canvas:
         self._labels[0] = _NUMBER["texture", texture]
 
     def thing(self) -> None:
-        """A plain shape or an object, somewhere, over what is there."""
+        """Draw a plain shape or an object, somewhere, over what is there."""
         random = self._random
         radius = random.uniform(6, 13)
         x, y = ((v - random.uniform(radius, 64 - radius)) / radius for v in (self._x, self._y))
@@ -168,11 +168,11 @@ def load_concepts(
 
     Args:
         spec: ``generated``, ``parquet:FILE``, ``masks:FOLDER``, ``coco:ANNOTATIONS.json@IMAGES`` or ``broden:FOLDER``;
-            with ``+colours`` at the end, colours computed from the pixels are added.
-        images: Take the first images only; for ``generated``, how many to draw, from ``seed``.
-        size: ``(height, width)`` to bring images and labels to; not for Broden, which has one size.
+            ``+colours`` at the end adds colours computed from the pixels.
+        images: Take only this many first images; for ``generated``, how many to draw, from ``seed``.
+        size: ``(height, width)`` to resize images and labels to; not for Broden, which has one size.
         split: For parquet and Broden: only this split.
-        seed: Of generated images.
+        seed: Seed of generated images.
 
     Raises:
         ValueError: If the form is unknown, or an option does not belong to it.
@@ -210,10 +210,10 @@ def load_concepts(
 
 
 def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[ConceptSet, ConceptSet]:
-    """What networks learn from, and what they are dissected on, each of so many ``images`` at most.
+    """The sets that networks learn from and are dissected on, with at most the given numbers of ``images``.
 
-    Generated images, of this side, of two seeds; the splits of a set that has them (``train`` and ``test``, of Broden
-    ``val``); of another set every fourth image for the test. Photographs are brought to 90 x 120 pixels.
+    Generated images have this ``side`` and come from two seeds. A set with splits gives ``train`` and ``test`` (Broden
+    ``val``); of another set every fourth image is for the test. Photographs are resized to 90 x 120 pixels.
     """
     kind = spec.removesuffix("+colours").partition(":")[0]
     if kind == "generated":

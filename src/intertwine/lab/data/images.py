@@ -1,4 +1,4 @@
-"""Folders of images: one folder for each class, images without labels, or the official layout of ImageNet."""
+"""Folders of images: one folder per class, images without labels, or the official layout of ImageNet."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from ...errors import DataError
 from .pictures import SUFFIXES, Pictures, Preprocessing, decode_images, pixels
 from .splits import ALIASES, DataSplits, Split, make_splits, without_labels
 
-_NAMED = 3  # images that a note names
-_AT_ONCE = 1 << 28  # bytes of decoded images that are held at once
-_FEW = 8  # images that say whether there are colours
+_NAMED = 3  # images named in a note
+_AT_ONCE = 1 << 28  # most bytes of decoded images held at once
+_FEW = 8  # images examined for colours
 _LATER = "; decoded when a batch asks for them"
 _USUAL = Preprocessing((224, 224), 256, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-_HELD_OUT = 0.02  # of the training images, for validation
+_HELD_OUT = 0.02  # share of the training images held out for validation
 
 
 def load_images(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
-    """Load ``DIR/CLASS/*.png`` or ``DIR/{train,val,test}/CLASS/*.png``; classes are the folder names in sorted order.
+    """Load ``DIR/CLASS/*.png`` or ``DIR/{train,val,test}/CLASS/*.png``; classes are the sorted folder names.
 
-    A folder without class folders, ``DIR/*.png``, holds images without labels: all three splits are all of its images,
-    those that do not decode are left out, and the notes of the result name them.
+    A folder without class folders, ``DIR/*.png``, holds images without labels. Then each of the three splits contains
+    all images; images that do not decode are left out and named in the notes of the result.
 
-    Without a ``train`` folder validation and test examples are held out. ``preprocessing`` brings images of other sizes
-    to one; without it all must have one size. With it, images that would take more than 256 MB are decoded when a batch
-    asks for them: then one that does not decode is an error, and channels are measured on a sample.
+    Without a ``train`` folder, validation and test examples are held out. ``preprocessing`` resizes images to one size;
+    without it, all must have one size. With it, images that would take more than 256 MB are decoded when a batch asks
+    for them: then an image that does not decode is an error, and channels are measured on a sample.
 
-    Images are PNG, JPEG, BMP, GIF, WebP, PPM, PGM or TIFF, by what a file holds. 16 bits are scaled to 8;
-    floating-point pixels are refused. Palettes become colours, CMYK becomes RGB, transparency is left out, and EXIF's
-    orientation is applied. Names that begin with a dot are left out.
+    Images are PNG, JPEG, BMP, GIF, WebP, PPM, PGM or TIFF, judged by content. 16 bits are scaled to 8; floating-point
+    pixels are refused. Palettes become colours, CMYK becomes RGB, transparency is dropped, and EXIF's orientation is
+    applied. Names that begin with a dot are ignored.
 
     Raises:
-        DataError: If the folder is missing or empty, splits have different classes, or an image is of another size or,
-            beside labels, damaged.
+        DataError: If the folder is missing or empty, splits have different classes, or an image has another size or,
+            in labelled data, is damaged.
     """
     path = Path(path)
     if not path.is_dir():
@@ -66,9 +66,9 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
 def load_imagenet(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
     """ImageNet, or another data set in its layout: ``DIR/train/CLASS/*.JPEG`` and ``DIR/val/CLASS/*.JPEG``.
 
-    Nothing is decoded before it is used, so that memory holds a batch only. The test split is ``val``, as is usual;
-    2 % of the training images are held out for validation. Images are 224x224 out of the middle of 256, and channels
-    have ImageNet's usual mean and deviation, unless ``preprocessing`` says others.
+    Nothing is decoded before it is used, so that memory holds only a batch. The test split is ``val``, as usual; 2 % of
+    the training images are held out for validation. Images are 224x224 centre crops after resizing to 256, with
+    ImageNet's usual channel means and deviations, unless ``preprocessing`` says otherwise.
 
     Raises:
         DataError: If a folder is missing or has no class folders; the message says what to put where.
@@ -91,7 +91,7 @@ def _folders_in(folder: Path) -> list[str]:
 
 
 def image_files(folder: Path, pattern: str = "[!.]*") -> list[Path]:
-    """Files in a folder that are named as images are, sorted."""
+    """Files in a folder with names of images, sorted."""
     found = sorted(f for f in folder.glob(pattern) if f.suffix.lower() in SUFFIXES)
     return [regular_file(file, f"image {str(file)!r}", DataError) for file in found]
 
@@ -125,7 +125,7 @@ def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) ->
 
 
 def _many(files: Sequence[Path], preprocessing: Preprocessing | None) -> bool:
-    """Whether images, brought to one size and in colours, would take much memory."""
+    """Whether images, resized and in colour, would take much memory."""
     if preprocessing is None or 3 * math.prod(preprocessing.size) * len(files) <= _AT_ONCE:
         return False
     return len(preprocessing.mean or "RGB") == 3 and any(pixels(file, str(file)).ndim == 3 for file in files[:_FEW])
@@ -134,7 +134,7 @@ def _many(files: Sequence[Path], preprocessing: Preprocessing | None) -> bool:
 def _shuffled(
     files: Sequence[Path], folder: Path, preprocessing: Preprocessing | None, many: bool, skip: bool = False
 ) -> tuple[Any, torch.Tensor, list[int]]:
-    """Images in a fixed random order, so that the first are a fair sample; the order, and files that do not decode."""
+    """Images in a fixed random order, so that the first are a fair sample; the order; and files that do not decode."""
     if many and preprocessing is not None:
         order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0))
         return Pictures(files, preprocessing).take(order), order, []

@@ -1,9 +1,8 @@
-"""Data sets by name, ``load("cifar10:PATH")``; those that come in arrays: digits, NumPy archives, CIFAR.
+"""Data sets by name, ``load("cifar10:PATH")``; and those stored as arrays: digits, NumPy archives, CIFAR.
 
-The official files of CIFAR hold a dictionary of byte strings, lists of integers and one ``uint8`` array, pickled. A
-pickle can name any importable function; the reader here resolves only the few names that an array needs, and to
-stand-ins of its own that store what they are given, so that not even NumPy's own constructors run on the file's
-arguments.
+The official files of CIFAR hold a pickled dictionary of byte strings, lists of integers and one ``uint8`` array. A
+pickle can name any importable function. The reader here resolves only the few names that an array needs, to its own
+stand-ins that only store their arguments, so that not even NumPy's own constructors run on the file's arguments.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _KEYS = {
 
 
 def load(spec: str = "digits", preprocessing: Preprocessing | TextBlocks | None = None) -> DataSplits:
-    """Load a data set into memory: training, validation and test split, the choice of which is fixed.
+    """Load a data set into memory: training, validation and test split, which are always the same.
 
     Args:
         spec: ``digits``, ``cifar10[:PATH]``, ``cifar100[:PATH]``, ``parquet:PATH``, ``npz:PATH``, ``images:DIR``,
             ``imagenet:DIR``, ``dataset:DIR`` or ``text:FILE``.
-        preprocessing: For parquet, images and dataset: what brings images of other sizes to one. For text, and texts of
-            parquet and dataset: what cuts them into blocks of tokens. Others are as they are.
+        preprocessing: For parquet, images and dataset: how to resize images to one size. For text, and texts in parquet
+            and dataset: how to cut them into blocks of tokens. Other data stay unchanged.
 
     Raises:
         ValueError: If the form is unknown, or a path is missing or given where none belongs.
@@ -88,12 +87,12 @@ def load_npz(path: str | Path) -> DataSplits:
     """Load ``x_train, y_train`` (and ``x_test, y_test``, ``x_val, y_val``) or just ``x, y`` from a ``.npz`` file.
 
     Inputs are ``(N, C, H, W)``, images ``(N, H, W)`` or ``(N, H, W, C)`` with 1 or 3 channels last, or vectors
-    ``(N, C)``; ``uint8`` counts 0 to 255 as 0 to 1. ``x_train`` may also be ``train_images`` or ``images``, and so on.
-    What is missing is held out from the training examples. Pickled arrays are refused.
+    ``(N, C)``; ``uint8`` values 0 to 255 mean 0 to 1. ``x_train`` may also be called ``train_images`` or ``images``,
+    and so on. Missing splits are held out from the training examples. Pickled arrays are refused.
 
-    Inputs ``(N, T)`` of wider whole numbers are tokens, which are left as they are. Their labels are classes ``(N,)``,
-    or one for each token ``(N, T)``. Without labels, the label of each token is the next one: inputs are all tokens but
-    the last, labels all but the first.
+    Inputs ``(N, T)`` of wider integers are tokens, which stay unchanged. Their labels are classes ``(N,)``, or one for
+    each token ``(N, T)``. Without labels, the label of each token is the next token: inputs are all tokens except the
+    last, labels all except the first.
 
     Raises:
         DataError: If the file is missing, damaged, or holds other arrays.
@@ -142,7 +141,7 @@ def _are_tokens(array: np.ndarray) -> bool:
 
 
 def _tokens(array: np.ndarray, labels: np.ndarray | None, x: str, y: str) -> Split:
-    """Tokens with their labels; the next tokens where there are none."""
+    """Tokens with their labels, or with the next tokens as labels if there are none."""
     tokens = torch.from_numpy(np.ascontiguousarray(array.astype(np.int64)))
     if tokens.numel() and int(tokens.min()) < 0:
         raise DataError(f"{x} must hold tokens of 0 or more. Got {int(tokens.min())}.")
@@ -197,11 +196,11 @@ _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 def load_cifar(name: Literal["cifar10", "cifar100"], path: str | Path | None = None) -> DataSplits:
     """Load CIFAR-10 or CIFAR-100 (with its 100 fine labels); 5,000 training images are held out for validation.
 
-    The path is the official archive, the folder it unpacks to, a folder of ``train.parquet`` and ``test.parquet``, or a
-    folder that holds one of these. Without it, ``$INTERTWINE_DATA`` and ``~/.cache/intertwine`` are searched.
+    The path is the official archive, its unpacked folder, a folder with ``train.parquet`` and ``test.parquet``, or a
+    folder that contains one of these. Without it, ``$INTERTWINE_DATA`` and ``~/.cache/intertwine`` are searched.
 
     Raises:
-        DataError: If nothing is found (the message says what to download), or what is found is damaged.
+        DataError: If nothing is found (the message says what to download), or the data are damaged.
     """
     layout = _LAYOUTS[name]
     named = os.environ.get("INTERTWINE_DATA")
@@ -212,7 +211,7 @@ def load_cifar(name: Literal["cifar10", "cifar100"], path: str | Path | None = N
         folders = [folder for folder in (place, place / layout.folder) if (folder / layout.train[0]).is_file()]
         if folders or archive.is_file():
             return _load_official(name, layout, folders[0] if folders else archive)
-        # The root of all data may hold parquet files of something else: there only the official names count.
+        # The root of all data may hold unrelated parquet files: there only the official names count.
         own = path or place.name == name
         if own and (place.suffix == ".parquet" or find_parquet_splits(place)):
             return load_parquet(place, name)
@@ -224,7 +223,7 @@ def load_cifar(name: Literal["cifar10", "cifar100"], path: str | Path | None = N
 
 
 def _load_official(name: str, layout: _Layout, place: Path) -> DataSplits:
-    """Data from the official archive, or from the folder that it unpacks to."""
+    """Data from the official archive or its unpacked folder."""
     wanted = {*layout.train, layout.test, layout.meta}
     if place.is_dir():
         there = [place / file for file in wanted if (place / file).is_file()]
@@ -279,7 +278,7 @@ def _entry(content: dict[str, Any], key: str, file: str) -> Any:
 
 
 def read_array_pickle(raw: bytes, name: str) -> dict[str, Any]:
-    """A pickled dictionary of strings, numbers, lists and ``uint8`` arrays, with ``str`` keys; others are refused."""
+    """A pickled dictionary of strings, numbers, lists and ``uint8`` arrays, with ``str`` keys; all else is refused."""
     try:
         loaded = _ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
         if isinstance(loaded, dict):
@@ -297,7 +296,7 @@ class _Dtype:
             raise DataError(f"pickled arrays must be uint8 ('u1'). Got {_text(code)!r}.")
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and alignment mean nothing for single bytes."""
+        """Ignore byte order and alignment, which do not matter for single bytes."""
 
 
 class _Array:
@@ -315,7 +314,7 @@ _ALLOWED = {
     ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): lambda text, encoding="": text.encode("latin1"),  # how Python 3 writes bytes for Python 2
+    ("_codecs", "encode"): lambda text, encoding="": text.encode("latin1"),  # how Python 3 pickles bytes for Python 2
 }
 
 

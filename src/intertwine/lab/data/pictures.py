@@ -1,13 +1,13 @@
-"""Images of others to numbers of one size: formats that are known, sizes that fit, values not changed unseen.
+"""Decoding of untrusted images to arrays of one size: known formats, sizes that fit, no silent change of values.
 
-- Formats: PNG, JPEG, BMP, GIF, WebP, PPM and PGM, TIFF, by what a file holds and not by its name. Others are refused.
-- Grey and colour come as 8 bits. Values of 16 bits are scaled to 8; floating-point and 32-bit pixels are refused, since
+- Formats: PNG, JPEG, BMP, GIF, WebP, PPM and PGM, TIFF, judged by content, not by name. Others are refused.
+- Grey and colour become 8 bits. Values of 16 bits are scaled to 8; floating-point and 32-bit pixels are refused, since
   nothing says their range.
-- Palettes become their colours, CMYK and YCbCr become RGB, transparency is left out: colours are as they are stored.
-- EXIF's orientation is applied, so that an image is as viewers show it. Of an animation the first picture is taken.
+- Palettes become their colours, CMYK and YCbCr become RGB, and transparency is dropped: colours are as stored.
+- EXIF's orientation is applied, so that images look as in viewers. Of an animation, the first picture is taken.
 - Masks are numbers, not colours: palette indices and values of 16 bits stay as they are.
 
-Decoded images of a data set are kept, so that they need not be decoded twice.
+Decoded images of a data set are cached, so that they need not be decoded twice.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
-_PIXELS = 2**26  # of one image: 67 megapixels
+_PIXELS = 2**26  # most pixels of one image: 67 megapixels
 _GREY = ("1", "L", "LA", "La")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 _OF_16_BITS = ("PNG", "PPM")  # formats whose integer pixels have 16 bits
-_VERSION = 3  # of how images become numbers
-_WAYS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of Pillow's numbers
-_LARGEST = 8192  # pixels of a side
-_SMALL = 384  # sides below which ConvNext's processor cuts out of a larger image
+_VERSION = 3  # version of the decoding
+_WAYS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of Pillow's constants
+_LARGEST = 8192  # longest side in pixels
+_SMALL = 384  # sides below which ConvNext's processor crops a larger image
 
 
 def pixels(source: bytes | Path, name: str) -> np.ndarray:
-    """An image as ``(H, W)`` if it is grey, ``(H, W, 3)`` if it has colours, in ``uint8``. The values, 0 to 255."""
+    """An image as ``(H, W)`` if it is grey, ``(H, W, 3)`` if it is in colour, in ``uint8``, 0 to 255."""
     return _read(source, name, _in_8_bits)
 
 
 def in_colour(array: np.ndarray) -> np.ndarray:
-    """An image as ``(H, W, 3)``: three equal channels where it is grey."""
+    """An image as ``(H, W, 3)``, with three equal channels if it is grey."""
     return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
 
 
 def numbers(source: bytes | Path, name: str) -> np.ndarray:
-    """The numbers that an image stores, ``(H, W)`` or ``(H, W, C)``, such as the labels of a mask."""
+    """The numbers stored in an image, ``(H, W)`` or ``(H, W, C)``, such as the labels of a mask."""
     return _read(source, name, lambda image, _: np.array(image))
 
 
@@ -94,7 +94,7 @@ def _in_8_bits(image: Image, name: str) -> np.ndarray:
     from PIL import ImageOps
 
     mode, upright = image.mode, ImageOps.exif_transpose(image)
-    assert upright is not None  # only where it turns in place
+    assert upright is not None  # None only if it transposes in place
     if mode.startswith("I;16") or (mode == "I" and image.format in _OF_16_BITS):
         values = np.array(upright).astype(np.float64)
         return np.round(values / 257).clip(0, 255).astype(np.uint8)
@@ -107,7 +107,7 @@ def _in_8_bits(image: Image, name: str) -> np.ndarray:
 
 
 def segmentation(value: Any, shape: tuple[int, int], name: str) -> np.ndarray:
-    """The mask ``(height, width)`` in bool of an annotation: polygons, or runs of COCO in either of their forms."""
+    """The boolean mask ``(height, width)`` of an annotation: polygons, or COCO run lengths in either form."""
     got = f"{type(value).__name__}."
     try:
         if isinstance(value, list):
@@ -122,7 +122,7 @@ def segmentation(value: Any, shape: tuple[int, int], name: str) -> np.ndarray:
 
 
 def fill_polygons(polygons: Sequence[Sequence[float]], shape: tuple[int, int]) -> np.ndarray:
-    """The union of polygons ``[x1, y1, x2, y2, ...]`` in pixels as a mask ``(height, width)`` in bool."""
+    """The union of polygons ``[x1, y1, x2, y2, ...]`` in pixels, as a boolean mask ``(height, width)``."""
     from PIL import Image, ImageDraw
 
     canvas = Image.new("1", (shape[1], shape[0]))
@@ -134,10 +134,10 @@ def fill_polygons(polygons: Sequence[Sequence[float]], shape: tuple[int, int]) -
 
 
 def decode_runs(counts: Sequence[int] | str | bytes, shape: tuple[int, int]) -> np.ndarray:
-    """A run-length mask ``(height, width)`` in bool: lengths of runs of 0 and 1 in turn, column by column.
+    """A boolean mask ``(height, width)`` from run lengths of alternating 0 and 1, column by column.
 
-    The text form writes each length in groups of five bits, the lowest first, as characters from ``"0"`` on; a further
-    bit says that more groups follow. From the fourth run on, it writes the difference to the run two before.
+    The text form writes each length in groups of five bits, lowest first, as characters starting at ``"0"``; a sixth
+    bit says that more groups follow. From the fourth run on, it writes the difference from the run two before.
     """  # noqa: DOC501
     runs = _runs_from_text(counts) if isinstance(counts, str | bytes) else list(counts)
     height, width = shape
@@ -156,7 +156,7 @@ def _runs_from_text(text: str | bytes) -> list[int]:
         shift += 5
         if group & 32:
             continue
-        if group & 16:  # the sign of the last group
+        if group & 16:  # the sign bit of the last group
             value -= 1 << shift
         runs.append(value + runs[-2] if len(runs) > 2 else value)
         value = shift = 0
@@ -165,18 +165,18 @@ def _runs_from_text(text: str | bytes) -> list[int]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Size, cut and statistics of a model's input images.
+    """Size, crop and channel statistics of a model's input images.
 
     Examples:
         >>> Preprocessing.square(224)(np.zeros((300, 400, 3), np.uint8)).shape
         (224, 224, 3)
     """
 
-    size: tuple[int, int]  # ``(height, width)`` that is cut out of the middle
-    resize: int | tuple[int, int]  # What comes before: the length of the shorter side, or ``(height, width)``
-    interpolation: str = "bilinear"  # Of the resizing, as Pillow has it: ``"bilinear"``, ``"bicubic"``, ...
-    mean: tuple[float, ...] | None = None  # Of each channel, subtracted, on the scale 0 to 1; ``None``: of the data
-    std: tuple[float, ...] | None = None  # Standard deviation that the model divides by
+    size: tuple[int, int]  # ``(height, width)`` of the centre crop
+    resize: int | tuple[int, int]  # Size before the crop: length of the shorter side, or ``(height, width)``
+    interpolation: str = "bilinear"  # Pillow's filter for resizing: ``"bilinear"``, ``"bicubic"``, ...
+    mean: tuple[float, ...] | None = None  # Channel means to subtract, on a scale of 0 to 1; ``None``: the data's
+    std: tuple[float, ...] | None = None  # Channel standard deviations to divide by
 
     def __post_init__(self) -> None:
         sides = [*self.size, *(self.resize if isinstance(self.resize, tuple) else [self.resize])]
@@ -187,12 +187,12 @@ class Preprocessing:
 
     @classmethod
     def square(cls, side: int) -> Preprocessing:
-        """The shorter side resized, then a square cut out of the middle."""
+        """The preprocessing that resizes the shorter side and takes a square centre crop."""
         return cls((side, side), side)
 
     @classmethod
     def of_transformers(cls, settings: Mapping[str, Any]) -> Preprocessing | None:
-        """What the ``preprocessor_config.json`` of transformers says; ``None`` where its images keep their sizes.
+        """The preprocessing of a transformers ``preprocessor_config.json``; ``None`` if images keep their sizes.
 
         Examples:
             >>> Preprocessing.of_transformers({"size": 256, "do_center_crop": True, "crop_size": 224})
@@ -214,7 +214,7 @@ class Preprocessing:
 
     @classmethod
     def of_timm(cls, settings: Mapping[str, Any]) -> Preprocessing:
-        """What a model of timm says in its ``pretrained_cfg``, also called ``default_cfg``.
+        """The preprocessing in the ``pretrained_cfg`` (also ``default_cfg``) of a timm model.
 
         Examples:
             >>> Preprocessing.of_timm({"input_size": (3, 224, 224), "crop_pct": 0.875, "interpolation": "bicubic"})
@@ -228,7 +228,7 @@ class Preprocessing:
         return cls((height, width), larger if squash else larger[0], way, _numbers(mean), _numbers(std))
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
-        """An image ``(H, W)`` or ``(H, W, 3)`` in ``uint8``, resized and cut.
+        """An image ``(H, W)`` or ``(H, W, 3)`` in ``uint8``, resized and cropped.
 
         It gets as many channels as there are means.
         """
@@ -263,22 +263,22 @@ def decode_images(
     preprocessing: Preprocessing | None = None,
     skip: bool = False,
 ) -> tuple[Tensor, list[int]]:
-    """Decode images to ``(N, C, H, W)`` in ``uint8``, grey where all are grey, RGB otherwise; or find them decoded.
+    """Decode images to ``(N, C, H, W)`` in ``uint8``, grey if all are grey, else RGB; or read them from the cache.
 
-    ``encoded`` has a name for messages, and the compressed bytes or a path, of each of the ``total`` images, which are
-    in ``files``: if the size or time of one changes, they are decoded again. With ``skip`` images that do not decode
-    are left out, and their numbers come back; otherwise they are errors. ``what`` names the data set.
+    ``encoded`` yields a name for messages, and the compressed bytes or a path, of each of the ``total`` images. They
+    come from ``files``: if the size or time of one changes, they are decoded again. With ``skip``, images that do not
+    decode are left out and their numbers returned; otherwise they are errors. ``what`` names the data set.
     """
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = hashlib.sha256(repr((_VERSION, preprocessing, skip, stats)).encode()).hexdigest()[:24]
     folder = Path(os.environ.get("INTERTWINE_CACHE") or "~/.cache/intertwine/decoded").expanduser()
     path = folder / f"{key}.safetensors"
     if path.is_file():
-        with suppress(CheckpointError):  # a damaged cache file is decoded again and replaced
+        with suppress(CheckpointError):  # if the cache file is damaged, images are decoded again and it is replaced
             found = read_tensors(path)
             return found["inputs"], found["skipped"].tolist()
     inputs, skipped = _decoded(encoded, total, what, preprocessing, skip)
-    with suppress(OSError):  # a folder that cannot be written only costs the time to decode again
+    with suppress(OSError):  # an unwritable folder only costs the time to decode again
         write_tensors(path, {"inputs": inputs, "skipped": torch.tensor(skipped, dtype=torch.int64)})
     return inputs, skipped
 
@@ -318,7 +318,7 @@ def _decoded(
 
 
 class Pictures:
-    """Images in files as a tensor ``(N, 3, H, W)`` in ``uint8`` on a device, decoded where it is indexed."""
+    """Image files as a tensor ``(N, 3, H, W)`` in ``uint8`` on a device, decoded on indexing."""
 
     dtype, ndim = torch.uint8, 4
 
@@ -330,12 +330,12 @@ class Pictures:
         return len(self.files)
 
     def take(self, index: Tensor | slice) -> Pictures:
-        """Some of them, not decoded yet."""
+        """Some of the images, not decoded yet."""
         chosen = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index].tolist()
         return Pictures([self.files[k] for k in chosen], self._prepare, self._device)
 
     def joined(self, others: Sequence[Pictures]) -> Pictures:
-        """These and others, one after the other."""
+        """These images followed by others."""
         files = [file for one in (self, *others) for file in one.files]
         return Pictures(files, self._prepare, self._device)
 
@@ -346,12 +346,12 @@ class Pictures:
         return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous().to(self._device)
 
     def to(self, device: torch.device | str) -> Pictures:
-        """The same images, decoded to another device."""
+        """The same images, to be decoded to another device."""
         return Pictures(self.files, self._prepare, device)
 
 
 def _sides(value: Any) -> tuple[int, int] | None:
-    """``(height, width)`` from how transformers writes it."""
+    """``(height, width)`` from the form that transformers writes."""
     if isinstance(value, int):
         return value, value
     if isinstance(value, Mapping) and {"height", "width"} <= value.keys():

@@ -1,4 +1,4 @@
-"""Data in memory: one split, the three splits of a data set, and batches of them."""
+"""Data in memory: one split, the three splits of a data set, and their batches."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch import Tensor
 from ..._threads import threads
 from ...errors import DataError
 
-MOST_CLASSES = 2**20  # no data set numbers more classes, and no vocabulary has more tokens
+MOST_CLASSES = 2**20  # no data set has more classes, and no vocabulary more tokens
 
-# Names that folders and files of a split have
+# Names of folders and files of each split
 ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 SplitName = Literal["train", "validation", "test", "all"]
 
-_MEASURED = 2048  # images in files
-_TESTED = 0.2  # of all examples, where no test split is given
-_FEWEST = 100  # validation examples that a shortened data set keeps
+_MEASURED = 2048  # image files on which channels are measured
+_TESTED = 0.2  # share of all examples held out if no test split is given
+_FEWEST = 100  # fewest validation examples of a shortened data set
 
 
 @dataclass(frozen=True)
 class Split:
     """Examples and their labels."""
 
-    # ``(N, C, *S)``; ``uint8`` images count 0 to 255 as 0 to 1, floats are taken as they are. Tokens are ``(N, T)``,
-    # ``int64``. Images too many for memory are ``pictures.Pictures``, decoded where they are indexed
+    # ``(N, C, *S)``; ``uint8`` values 0 to 255 mean 0 to 1, floats stay unchanged. Tokens are ``(N, T)``, ``int64``.
+    # Images that do not fit in memory are ``pictures.Pictures``, decoded on indexing
     inputs: Tensor
     labels: Tensor  # ``(N,)``, ``int64``; for tokens also ``(N, T)``, one for each
 
@@ -38,7 +38,7 @@ class Split:
         return len(self.labels)
 
     def take(self, index: Tensor | slice) -> Split:
-        """Some of the examples; images in files stay there."""
+        """Some of the examples; image files are not decoded."""
         inputs = self.inputs[index] if isinstance(self.inputs, Tensor) else self.inputs.take(index)
         return Split(inputs, self.labels[index])
 
@@ -49,16 +49,16 @@ class Split:
 
 @dataclass(frozen=True)
 class Batches:
-    """Repeatable iterable of ``(inputs, labels)`` with inputs as float32, channels centred and scaled; or as tokens."""
+    """Repeatable iterable of ``(inputs, labels)``; inputs are float32 with normalised channels, or tokens."""
 
-    split: Split  # What to go through
+    split: Split  # The examples
     mean: tuple[float, ...]  # Mean of each channel of the training set, on the scale 0 to 1 for images
     std: tuple[float, ...]  # Standard deviation of each channel
-    batch_size: int = 250  # Examples of each batch; the last one may be smaller
-    shuffle: bool = False  # Whether each pass goes through a new random order
-    generator: torch.Generator | None = None  # Source of the orders; torch's global one if ``None``
-    # Keyword arguments that each get the inputs, such as those of an encoder and a decoder; none for one positional
-    # argument
+    batch_size: int = 250  # Examples per batch; the last one may be smaller
+    shuffle: bool = False  # Whether each pass uses a new random order
+    generator: torch.Generator | None = None  # Source of the orders; torch's global generator if ``None``
+    # Keyword arguments, such as those of an encoder and a decoder, each of which gets the inputs; empty for one
+    # positional argument
     names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class Batches:
         return dict.fromkeys(self.names, inputs) or inputs, self.split.labels[index]
 
     def normalise(self, inputs: Tensor) -> Tensor:
-        """Scale ``uint8`` to 0 to 1, subtract each channel's mean, divide by its deviation; tokens stay as they are."""
+        """The inputs with ``uint8`` scaled to 0 to 1 and channels normalised by mean and deviation; tokens stay."""
         if inputs.dtype == torch.int64:
             return inputs
         x = inputs.to(torch.float32)
@@ -92,24 +92,24 @@ class Batches:
 
 @dataclass(frozen=True)
 class DataSplits:
-    """A data set in memory: training, validation and test split; the validation split never comes from the test set."""
+    """A data set in memory: training, validation and test split; validation examples never come from the test set."""
 
-    name: str  # What ``load`` was asked for, without a path
+    name: str  # Name given to ``load``, without a path
     train: Split  # Training split
     validation: Split  # Held out from the training set, for choosing weights
     test: Split  # For final numbers only
     classes: tuple[str, ...]  # Class names, in label order
     mean: tuple[float, ...]  # Mean of each channel over the training split; empty for tokens
-    std: tuple[float, ...]  # Standard deviation of each channel over the training split; 1 where a channel is constant
-    notes: tuple[str, ...] = ()  # What a reader must know: how many examples were used, and why not others
+    std: tuple[float, ...]  # Standard deviation of each channel over the training split; 1 if a channel is constant
+    notes: tuple[str, ...] = ()  # Notes for the reader: how many examples were used, and why not others
 
     @property
     def labelled(self) -> bool:
-        """Whether examples have labels; without them, all splits are all of the data."""
+        """Whether examples have labels; without them, every split contains all data."""
         return bool(self.classes)
 
     def need_labels(self, what: str, classes: int = 1) -> None:
-        """Refuse data without labels, or of fewer classes, in words that say what they are for."""
+        """Refuse data without labels or with fewer classes; the message says what the labels are needed for."""
         if not self.labelled:
             raise DataError(
                 f"data must have labels {what}. Got {self.name}, which has none. Give data with labels, such as "
@@ -124,7 +124,7 @@ class DataSplits:
         return tuple(self.train.inputs.shape[1:])
 
     def split(self, name: SplitName) -> Split:
-        """A split by name; ``"all"`` is all of them together, and any other name a ``ValueError``."""
+        """A split by name; ``"all"`` joins all of them, and any other name raises a ``ValueError``."""
         if name not in ("train", "validation", "test", "all"):
             raise ValueError(f"split must be train, validation, test or all. Got {name!r}.")
         if name != "all":
@@ -137,10 +137,10 @@ class DataSplits:
         return Split(joined, torch.cat([part.labels for part in parts]))
 
     def first(self, examples: int | None) -> DataSplits:
-        """The same data with so many training examples (all if ``None``), and validation examples in proportion.
+        """The same data with this many training examples (all if ``None``), and validation examples in proportion.
 
         The order of a split is random and fixed, so the first ones are as good as any. At least 100 validation examples
-        are left, if there are so many; the number stands in the name.
+        are kept, if there are that many; the number of training examples appears in the name.
 
         Raises:
             ValueError: If ``examples`` is below 1.
@@ -161,7 +161,7 @@ class DataSplits:
         )  # fmt: skip
 
     def pooled(self, size: int) -> DataSplits:
-        """The same images, averaged over squares of ``size`` pixels, from 0 to 1; the channels' moments stay.
+        """The same images, averaged over squares of ``size`` pixels, from 0 to 1; channel moments stay unchanged.
 
         Examples:
             >>> from intertwine.lab.data import load
@@ -183,9 +183,9 @@ class DataSplits:
         generator: torch.Generator | None = None,
         examples: int | None = None,
     ) -> Batches:
-        """Batches of normalised inputs with their labels, of a split (see ``split``) or its first so many ``examples``.
+        """Batches of normalised inputs with labels, from a split (see ``split``) or its first ``examples``.
 
-        With ``shuffle``, each pass goes through a new random order, from ``generator``.
+        With ``shuffle``, each pass uses a new random order from ``generator``.
 
         Raises:
             ValueError: If a size is below 1.
@@ -212,9 +212,9 @@ class DataSplits:
 
 
 def class_labels(values: Sequence[Any], what: str) -> Tensor:
-    """Labels from a list of others. ``(N,)``, ``int64``."""
+    """Labels ``(N,)`` in ``int64``, from a list of values."""
     for value in values:
-        if not isinstance(value, int) or not -1 <= value < MOST_CLASSES:  # a negative one is named with the others
+        if not isinstance(value, int) or not -1 <= value < MOST_CLASSES:  # negative ones are named in a later error
             raise DataError(f"labels of {what} must be whole numbers from 0, below {MOST_CLASSES:,}. Got {value!r}.")
     return torch.tensor(values, dtype=torch.int64)
 
@@ -228,11 +228,11 @@ def make_splits(
     validation_fraction: float = 0.1,
     moments: Any = None,
 ) -> DataSplits:
-    """Check examples, hold out what is missing (stratified by class), and measure the channels of the training split.
+    """Check examples, hold out missing splits (stratified by class), and measure the channels of the training split.
 
-    What is held out is always the same, so that every network is judged on the same examples: a fifth of ``train`` for
+    Held-out examples are always the same, so that every network is judged on the same ones: a fifth of ``train`` for
     the test split, and ``validation_fraction`` of the rest. Without ``classes``, their number follows from the largest
-    label; ``moments`` has ``mean`` and ``std`` of the channels, where they are not to be measured.
+    label; ``moments`` gives ``mean`` and ``std`` of the channels instead of measuring them.
 
     Raises:
         DataError: If a split is empty or of another shape, or a label is out of range.
@@ -268,24 +268,24 @@ def make_splits(
         train, test = _hold_out(name, train, _TESTED, generator)
     if validation is None:
         train, validation = _hold_out(name, train, validation_fraction, generator)
-    with threads(1):  # the same digits on every machine
+    with threads(1):  # same result on every machine
         mean, std = (moments.mean, moments.std) if moments and moments.mean else _channel_moments(train.inputs)
     return DataSplits(name, train, validation, test, classes, mean, std)
 
 
 def without_labels(name: str, inputs: Tensor, notes: tuple[str, ...] = ()) -> DataSplits:
-    """Data of which nothing can be judged: each split is all of it, and labels are -1."""
+    """Data without labels: each split contains all of it, and labels are -1."""
     split = Split(inputs, torch.full((len(inputs),), -1))
     with threads(1):
         return DataSplits(name, split, split, split, (), *_channel_moments(inputs), notes)
 
 
 def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generator) -> tuple[Split, Split]:
-    # Splits off ``fraction`` of every class; both parts come out in one random order.
+    # Splits off ``fraction`` of every class; both parts are in one random order.
     order = torch.randperm(len(split), generator=generator)
     labels = split.labels[order]
     chosen = torch.zeros(len(split), dtype=torch.bool)
-    if labels.ndim > 1:  # one for each token: examples have no class
+    if labels.ndim > 1:  # one label per token: examples have no class
         chosen[: round(fraction * len(labels))] = True
     for label in labels.unique() if labels.ndim == 1 else ():
         places = (labels == label).nonzero().squeeze(1)
@@ -300,9 +300,9 @@ def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generat
 
 
 def _channel_moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel in float64, by two passes over chunks; none of tokens."""
+    """Mean and standard deviation of each channel in float64, by two passes over chunks; empty for tokens."""
     if not isinstance(inputs, Tensor):
-        inputs = inputs[:_MEASURED]  # the first in files: their order is random
+        inputs = inputs[:_MEASURED]  # the first image files: their order is random
     if inputs.dtype == torch.int64:
         return (), ()
     scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
@@ -311,6 +311,6 @@ def _channel_moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ..
     mean = sum((chunk.double().sum(1) for chunk in chunks), torch.zeros(inputs.shape[1], dtype=torch.float64)) / count
     variance = sum(((c.double() - mean[:, None]).square().sum(1) for c in chunks), torch.zeros_like(mean)) / count
     others = [d for d in range(inputs.ndim) if d != 1]
-    varies = inputs.amax(others) > inputs.amin(others)  # a mean that is rounded makes equal values vary
+    varies = inputs.amax(others) > inputs.amin(others)  # rounding of the mean would make equal values vary
     std = torch.where(varies & (variance > 0), variance.sqrt() / scale, 1.0)
     return tuple((mean / scale).tolist()), tuple(std.tolist())

@@ -1,6 +1,6 @@
-"""Tables of images or texts, parquet files or what ``save_to_disk`` of the datasets library wrote; text as blocks.
+"""Tables of images or texts (parquet files, or ``save_to_disk`` of the datasets library); and texts in blocks.
 
-Columns are found by what they hold, as the Hugging Face hub names them. The datasets library is not needed.
+Columns are found by type and by the usual names of the Hugging Face hub. The datasets library is not needed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 _ONE, _SEVERAL = "state.json", "dataset_dict.json"
 _SAVED = {"validation": (*ALIASES["validation"], "dev"), "test": ALIASES["test"]}
-_ROWS = 64  # in memory at a time
-_ROW = 128  # bytes that a row takes at least, beside its image
+_ROWS = 64  # rows in memory at a time
+_ROW = 128  # least bytes of a row besides its image
 LABELS = ("label", "labels", "fine_label", "target", "class")
 _TEXTS = ("text", "sentence", "content", "document")
 _FILE = "tokenizer.json"
-_COST = 200  # bytes for each byte of text while it is read
+_COST = 200  # bytes of memory per byte of text while it is read
 _SHORTEST = 2
 _PLAIN = ("bytes", "chars")
 
 
 class Table(NamedTuple):
-    """A file of rows, of which some columns are read, some rows at a time."""
+    """A file of rows, from which some columns are read, a few rows at a time."""
 
     file: Path
     schema: pa.Schema
@@ -45,7 +45,7 @@ class Table(NamedTuple):
     read: Callable[[list[str]], Iterable[pa.RecordBatch]]
 
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Rows of some columns; a damaged file is named."""
+        """Batches of rows of some columns; an error names a damaged file."""
         import pyarrow as pa
 
         try:
@@ -55,7 +55,7 @@ class Table(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Columns by what they hold; ``None`` for what there is not."""
+    """Columns by content; ``None`` if there is none."""
 
     image: str | None  # encoded images
     text: str | None
@@ -70,12 +70,12 @@ def load_parquet(
 
     Shards such as ``train-00000-of-00002.parquet`` are joined. An image is a struct with ``bytes`` or plain binary; the
     label is an integer column ``label`` (or ``fine_label``, ``labels``, ``target``, ``class``), or one whose class
-    names are in the schema metadata. Without it the images have no labels. In one file, a column ``split`` is obeyed;
-    without it a fifth is held out for testing. ``preprocessing`` brings images to one size; ``TextBlocks`` cut texts,
-    of which a column is read then. The result is called ``name``, or after the path's last part.
+    names are in the schema metadata. Without it, images have no labels. In a single file, a column ``split`` assigns
+    the rows; without it, a fifth is held out for testing. ``preprocessing`` resizes images to one size; with
+    ``TextBlocks``, a text column is read and cut. The result is called ``name``, or after the path's last part.
 
     Raises:
-        DataError: If nothing is there, or what is there is truncated, empty or malformed.
+        DataError: If there is no data, or it is truncated, empty or malformed.
     """
     path = Path(path)
     found = {"train": [path]} if path.is_file() else find_parquet_splits(path)
@@ -89,7 +89,7 @@ def load_parquet(
 
 
 def find_parquet_splits(folder: Path) -> dict[str, list[Path]]:
-    """The parquet files of each split in ``folder``, or where the hub's repositories keep them below it."""
+    """The parquet files of each split in ``folder``, or in its subfolders used by the hub's repositories."""
     found: dict[str, list[Path]] = {}
     for place in (folder, folder / "data", folder / "plain_text"):
         for split, aliases in ALIASES.items():
@@ -103,11 +103,11 @@ def find_parquet_splits(folder: Path) -> dict[str, list[Path]]:
 def load_saved_dataset(path: str | Path, preprocessing: Preprocessing | TextBlocks | None = None) -> DataSplits:
     """Load a directory of ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``.
 
-    Columns are found as in parquet files, see ``load_parquet``. Of several splits those named train, validation (or
-    valid, val, dev) and test are read; without ``train``, the first one is taken for it.
+    Columns are found as in parquet files, see ``load_parquet``. Of several splits, those named train, validation (or
+    valid, val, dev) and test are read; without ``train``, the first one takes its place.
 
     Raises:
-        DataError: If it is no such directory, or its files are missing or damaged.
+        DataError: If it is not such a directory, or its files are missing or damaged.
     """
     path = Path(path)
     if (path / _ONE).is_file():
@@ -146,7 +146,7 @@ def _json_list(file: Path, key: str) -> list[Any]:
 def _load(
     tables: Mapping[str, Sequence[Table]], name: str, preprocessing: Preprocessing | TextBlocks | None
 ) -> DataSplits:
-    """Data from the tables of its splits, ``train`` among them."""
+    """Data from the tables of its splits, which include ``train``."""
     first = tables["train"][0]
     columns = _columns_of(first)
     if isinstance(preprocessing, TextBlocks) or columns.image is None:
@@ -156,7 +156,7 @@ def _load(
                 f"{name} must hold {missing} for this. Got columns {', '.join(first.schema.names)}. Texts are read "
                 "with the tokenizer of a model (hf:DIRECTORY), images without one."
             )
-        texts = {  # rows with an empty line between them
+        texts = {  # rows joined by empty lines
             key: "\n\n".join(text for table in some for text in _column(table, columns.text) if text)
             for key, some in tables.items()
         }
@@ -183,7 +183,7 @@ def _column(table: Table, name: str) -> Iterator[Any]:
 
 
 def _opened(file: Path, kind: str = "parquet file") -> Table:
-    """A parquet file, or a file of one Arrow stream, as ``save_to_disk`` of the datasets library writes it."""
+    """A parquet file, or an Arrow stream file as ``save_to_disk`` of the datasets library writes it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -200,7 +200,7 @@ def _opened(file: Path, kind: str = "parquet file") -> Table:
 
 
 def whole_table(file: Path) -> pa.Table:
-    """All of a parquet file, in memory."""
+    """A whole parquet file, in memory."""
     import pyarrow as pa
 
     opened = _opened(file)
@@ -226,7 +226,7 @@ def _columns_of(table: Table) -> _Columns:
     image = next((f.name for f in fields if holds_images(f.type)), None)
     strings = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
     text = next((name for name in _TEXTS if name in strings), strings[0] if len(strings) == 1 else None)
-    try:  # names of classes, where the datasets library writes them
+    try:  # class names, where the datasets library writes them
         features = json.loads((table.schema.metadata or {})[b"huggingface"])["info"]["features"]
         classes = {
             key: tuple(map(str, value["names"]))
@@ -246,7 +246,7 @@ def _columns_of(table: Table) -> _Columns:
 
 
 def _read_images(tables: Sequence[Table], columns: _Columns, what: str, preprocessing: Preprocessing | None) -> Split:
-    """Images with their labels; -1 where there are none."""
+    """Images with their labels, or -1 without labels."""
     total = sum(table.rows for table in tables)
     if not total:
         raise DataError(f"{what} must hold at least one row. Got none.")
@@ -254,7 +254,7 @@ def _read_images(tables: Sequence[Table], columns: _Columns, what: str, preproce
     column = lambda name: (value for table in tables for value in _column(table, name))
 
     def encoded() -> Iterator[tuple[str, bytes | None]]:
-        """Name and bytes of every image, a few rows in memory at a time."""
+        """Name and bytes of every image, with a few rows in memory at a time."""
         for row, image in enumerate(column(columns.image)):
             path, content = (image.get("path"), image.get("bytes")) if isinstance(image, dict) else (None, image)
             yield f"row {row} ({path})" if path else f"row {row}", content
@@ -266,24 +266,24 @@ def _read_images(tables: Sequence[Table], columns: _Columns, what: str, preproce
 
 @dataclass(frozen=True)
 class TextBlocks:
-    """Blocks of equal length that a text is cut into, with the special tokens that the tokenizer puts around each.
+    """The division of a text into blocks of equal length, each with the special tokens that the tokenizer adds.
 
     Raises:
         DataError: If there is no such file, or it is damaged.
     """
 
-    # A ``tokenizer.json``, which is read as data, or a directory of transformers that holds one; ``"bytes"`` for the
-    # bytes of UTF-8, ``"chars"`` for the places of characters among those of the whole text
+    # A ``tokenizer.json``, which is read as data, or a transformers directory that holds one; ``"bytes"`` for UTF-8
+    # bytes, ``"chars"`` for the index of each character among the characters of the whole text
     tokenizer: Path | str
-    max_length: int = 128  # Tokens of each block; the last block, which is shorter, is left out
-    next_token: bool = True  # Whether the label of each token is the one after it; without, there are no labels
+    max_length: int = 128  # Tokens per block; a shorter last block is left out
+    next_token: bool = True  # Whether the next token is the label of each token; otherwise there are no labels
 
     def __post_init__(self) -> None:
         if self.max_length < _SHORTEST:
             raise DataError(f"max_length must be at least {_SHORTEST}. Got {self.max_length}.")
 
     def __call__(self, text: str, name: str, letters: str = "") -> Tensor:
-        """Tokens ``(N, T)``, or ``(N, T + 1)`` where the next ones are labels; ``"chars"`` numbers ``letters``."""
+        """Tokens ``(N, T)``, or ``(N, T + 1)`` if the next ones are labels; ``"chars"`` numbers the ``letters``."""
         check_fits(_COST * len(text), name, f"{len(text):,} characters", "Take a part of it.", error=DataError)
         length = self.max_length + self.next_token
         if self.tokenizer in _PLAIN:
@@ -318,15 +318,15 @@ class TextBlocks:
         file = regular_file(file, _FILE, DataError)
         try:
             return Tokenizer.from_file(str(file))
-        except Exception as error:  # the reader raises nothing narrower
+        except Exception as error:  # the reader raises nothing more specific
             raise DataError(f"{_FILE} must be one of the tokenizers library. Got {str(file)!r} ({error}).") from None
 
 
 def load_text(path: str | Path, blocks: TextBlocks) -> DataSplits:
-    """Load a text file in UTF-8 as blocks of tokens.
+    """Load a UTF-8 text file as blocks of tokens.
 
     Raises:
-        DataError: If it is missing, no text, or shorter than one block, or nothing says how to cut it.
+        DataError: If it is missing, no text or shorter than one block, or if no tokenizer is known.
     """
     if not isinstance(blocks, TextBlocks):
         raise DataError(
@@ -344,7 +344,7 @@ def load_text(path: str | Path, blocks: TextBlocks) -> DataSplits:
 
 
 def split_texts(texts: Mapping[str, str], blocks: TextBlocks, name: str) -> DataSplits:
-    """Data from the texts of its splits; what is missing is held out from ``train``."""
+    """Data from the texts of its splits; missing splits are held out from ``train``."""
     tokens = {key: blocks(text, name, "".join(texts.values())) for key, text in texts.items()}
     count = sum(map(len, tokens.values()))
     said = (f"{name}: {count:,} blocks of {blocks.max_length} tokens; what is left after the last is not used.",)

@@ -1,4 +1,4 @@
-"""Networks without skips, as flat sequences: an MLP, small CNNs, Myrtle's, VGG-16, global averages; and a ConvNeXt."""
+"""Networks without skips, as flat sequences (MLP, small CNNs, Myrtle, VGG-16, global averages); and a ConvNeXt."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _Padding = Literal["zeros", "circular"]
-_Pool = tuple[int, str, nn.Module]  # behind which convolution, and its name
-_VGG = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # width of each stage over the first's, and its convolutions
+_Pool = tuple[int, str, nn.Module]  # convolution after which it comes, and its name
+_VGG = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # of each stage: width relative to the first, number of convolutions
 
 
 def rectifier(leaky_slope: float) -> nn.Module:
-    """ReLU, or LeakyReLU with a negative slope (v2 Table 3), of which 1 gives the identity; never in place."""
+    """ReLU, or LeakyReLU with a given negative slope (v2 Table 3); slope 1 gives the identity; never in place."""
     return nn.LeakyReLU(leaky_slope) if leaky_slope else nn.ReLU()
 
 
@@ -37,7 +37,7 @@ def digits_cnn(
 ) -> nn.Sequential:
     """Small CNN for 8x8 images (any size from 4x4 works): three convolutions, one pooling, global average, linear.
 
-    Convolutions have ``width * (1, 2, 4)`` channels, each followed by batch norm if asked for: ``conv1, bn1, relu1,
+    Convolutions have ``width * (1, 2, 4)`` channels, each followed by an optional batch norm: ``conv1, bn1, relu1,
     conv2, bn2, relu2, pool2, conv3, bn3, relu3, pool3, flatten, linear``.
 
     Examples:
@@ -54,9 +54,9 @@ def myrtle_cnn(
 ) -> nn.Sequential:  # fmt: skip
     """Myrtle CNN for 32x32 images: conv-BN-ReLU four times, pooling to one pixel, linear.
 
-    With batch norm every convolution and the linear layer have a bias (1,558,026 parameters). Without it only the first
-    convolution has one (1,555,200): the paper's summaries show exactly this. Convolutions have ``base * (1, 2, 4, 8)``
-    channels, or all of them ``width`` (v2 Table 4: 512). Source: v1 Fig. 23 (v2 Fig. 26). Layers are ``conv1, bn1,
+    With batch norm, every convolution and the linear layer have a bias (1,558,026 parameters). Without it, only the
+    first convolution has one (1,555,200), exactly as in the paper's summaries. Convolutions have ``base * (1, 2, 4,
+    8)`` channels, or all ``width`` (v2 Table 4: 512). Source: v1 Fig. 23 (v2 Fig. 26). Layers are ``conv1, bn1,
     relu1, conv2, ..., relu4, pool4, pool5, flatten, linear``.
 
     Examples:
@@ -71,11 +71,11 @@ def myrtle_cnn(
 def vgg16(classes: int = 10, channels: int = 3, width: int = 64) -> nn.Sequential:
     """VGG-16: thirteen 3x3 convolutions in five stages and three linear layers, 15 layers of gates (P2 appendix C).
 
-    The paper replaces max pooling by average pooling, so that a DLGN's gating network is linear and the comparison
-    fair, and keeps batch norm. Its figure 7 is an image; ours are: batch norm after every layer that has a ReLU, hidden
-    linear layers of 512 units (the paper's maximum width), and a global average before them, which is the identity for
-    32x32 inputs and lets smaller ones in. Layers are ``conv1, bn1, relu1, ..., pool1, ..., flatten, linear1, bn14,
-    relu14, ..., linear``; every ``pool`` ends a stage. Source: Simonyan and Zisserman 2015.
+    The paper replaces max pooling by average pooling, so that a DLGN's gating network is linear and the comparison is
+    fair, and keeps batch norm. Since its figure 7 is an image, we chose: batch norm after every layer that has a ReLU,
+    hidden linear layers of 512 units (the paper's maximum width), and a global average before them, which is the
+    identity for 32x32 inputs and allows smaller ones. Layers are ``conv1, bn1, relu1, ..., pool1, ..., flatten,
+    linear1, bn14, relu14, ..., linear``; every ``pool`` ends a stage. Source: Simonyan and Zisserman 2015.
 
     Examples:
         >>> sum(p.numel() for p in vgg16().parameters())
@@ -84,7 +84,7 @@ def vgg16(classes: int = 10, channels: int = 3, width: int = 64) -> nn.Sequentia
     widths, pools = list[int](), list[_Pool]()
     for stage, (factor, convolutions) in enumerate(_VGG, start=1):
         widths += [factor * width] * convolutions
-        pools.append((len(widths), f"pool{stage}", nn.AvgPool2d(2, ceil_mode=True)))  # one pixel stays one pixel
+        pools.append((len(widths), f"pool{stage}", nn.AvgPool2d(2, ceil_mode=True)))  # a single pixel stays
     pools.append((len(widths), "pool", nn.AdaptiveAvgPool2d(1)))
     return _flat(channels, widths, classes, (widths[-1],) * 2, pools=pools, bn=True)
 
@@ -92,8 +92,8 @@ def vgg16(classes: int = 10, channels: int = 3, width: int = 64) -> nn.Sequentia
 def c4gap(classes: int = 10, channels: int = 3, width: int = 128, padding: _Padding = "zeros") -> nn.Sequential:
     """C4GAP: four convolutions of one width and stride 1, global average pooling, a linear layer (P2 figure 3).
 
-    All four layers of gates have one shape, so that their 24 permutations make sense. Print leaves the windows to an
-    image; 3x3 that keep the size is ours, after CNN-GAP. Table I has width 128, Table III has 512. Circular padding
+    All four layers of gates have one shape, so that their 24 permutations make sense. The paper shows windows only in
+    an image; we chose 3x3 that keep the size, as in CNN-GAP. Table I has width 128, Table III has 512. Circular padding
     makes theorem 3.2 exact; training used zeros. Layers: ``conv1, relu1, ..., conv4, relu4, pool, flatten, linear``.
 
     Examples:
@@ -128,8 +128,8 @@ def cnn_gap(classes: int = 10, channels: int = 3, width: int = 64, padding: _Pad
 class Ensemble(nn.Module):
     """The mean of several networks' logits.
 
-    Print does not say what it averages. Logits keep the whole a ReLU network, whose path kernel is the sum of its
-    members' over the square of their number; probabilities would not.
+    The paper does not say what is averaged. With logits, the whole stays a ReLU network whose path kernel is the sum of
+    its members' kernels divided by their number squared; with probabilities it would not.
     """
 
     def __init__(self, members: list[nn.Module] | list[nn.Sequential]) -> None:
@@ -147,9 +147,9 @@ class Ensemble(nn.Module):
 def c1gap_ensemble(
     members: int = 16, classes: int = 10, channels: int = 3, width: int = 512, padding: _Padding = "zeros"
 ) -> Ensemble:
-    """C1GAP-16-ENS: as many C1GAPs as VGG-16 has layers, with the mean of their outputs (P2 figure 4).
+    """C1GAP-16-ENS: as many C1GAPs as VGG-16 has layers, with averaged outputs (P2 figure 4).
 
-    The paper trains its members one by one: ``Ensemble`` takes trained ones.
+    The paper trains the members one by one: ``Ensemble`` takes trained ones.
 
     Raises:
         ValueError: If ``members`` is less than 1.
@@ -174,9 +174,9 @@ def _flat(
     features: int, widths: Sequence[int], classes: int, dense: Sequence[int] = (), *, pools: Sequence[_Pool] = (),
     bn: bool = False, leaky_slope: float = 0.0, biased: bool = True, padding: _Padding = "zeros",
 ) -> nn.Sequential:  # fmt: skip
-    """``conv1, [bn1,] relu1, ...`` of 3x3, pools behind some, ``flatten, linear1, [bn,] relu, ..., linear``.
+    """``conv1, [bn1,] relu1, ...`` of 3x3, pools after some, ``flatten, linear1, [bn,] relu, ..., linear``.
 
-    Without ``biased`` only the first convolution has a bias, and the last layer has none.
+    Without ``biased``, only the first convolution has a bias, and the last layer has none.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for i, width in enumerate(widths, start=1):
@@ -199,9 +199,9 @@ def _flat(
 
 
 class PlainCNN(nn.Module):
-    """Four 3x3 convolutions with ReLUs, the last of which is optional, and ``fc`` at every place; stride 4 in all.
+    """Four 3x3 convolutions with ReLUs (the last is optional), and ``fc`` at every place; total stride 4.
 
-    Batch norm follows all convolutions but the last, whose group without its ReLU is then all of GL(64).
+    Batch norm follows all convolutions except the last, whose group without its ReLU is then all of GL(64).
     """
 
     def __init__(self, concepts: int, last_relu: bool) -> None:
@@ -209,7 +209,7 @@ class PlainCNN(nn.Module):
         layers: dict[str, nn.Module] = {}
         for k, (before, after, stride) in enumerate([(3, 16, 2), (16, 32, 1), (32, 64, 2), (64, 64, 1)], 1):
             layers[f"conv{k}"] = nn.Conv2d(before, after, 3, stride, padding=1)
-            if k < 4:  # it would tie the last layer to its channels
+            if k < 4:  # batch norm would tie the last layer to its channels
                 layers[f"norm{k}"] = nn.BatchNorm2d(after)
             layers[f"relu{k}"] = nn.ReLU() if k < 4 or last_relu else nn.Identity()
         self.features = nn.Sequential(OrderedDict(layers))
@@ -228,7 +228,7 @@ class ChannelNorm(nn.LayerNorm):
     """Layer norm over the channels of ``(N, C, H, W)``."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise every place."""
+        """Normalise the channels at every place."""
         return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
@@ -250,7 +250,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """A 2x2 stem with stride 2, stages of blocks with a 2x2 convolution between them, global average, norm, ``fc``."""
+    """A 2x2 stem of stride 2, stages of blocks joined by 2x2 convolutions, global average, norm, ``fc``."""
 
     def __init__(self, widths: tuple[int, ...], blocks: int, classes: int, channels: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Models and adapters of Hugging Face directories: sizes and weights are read, nothing of theirs is run.
+"""Models and adapters from Hugging Face directories: sizes and weights are read, but none of their code is run.
 
-transformers never gets to see the directory. Its ``config.json`` is read as data, what could name code, kernels or
-other places is refused or left out, and the tensors are read from safetensors beside it.
+transformers never sees the directory. Its ``config.json`` is read as data, settings that could name code, kernels or
+other places are refused or left out, and the tensors are read from safetensors beside it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _ADAPTER = "adapter_config.json"
-# What says which function it is; settings that name places, code or ways of running are left out.
+# Settings that determine the function; those that name places, code or ways of running are left out.
 _KEPT = ("r", "lora_alpha", "target_modules", "exclude_modules", "fan_in_fan_out", "bias", "use_rslora", "use_dora",
          "modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern")  # fmt: skip
 _KINDS = {"architectures": ([str], None), "text_config": (dict, None), "vision_config": (dict, None)}
 _LAYERS = 10_000
 _COUNTED = 2**20
 _LARGEST = 2**31
-# Ways to compute the same function: those of torch are kept, any other is left out, and one of a repository refused.
+# Implementations of the same function: torch's are kept, others left out, and those from a repository refused.
 _WAYS = ("eager", "sdpa", "batched_mm", "grouped_mm")
-# What says where to load from or how to run, and nothing of the function.
+# Settings of where to load from or how to run, which do not affect the function.
 _LEFT_OUT = frozenset({
     "auto_map", "custom_generate", "custom_pipelines", "kernel_config", "use_kernels", "fusion_config",
     "distributed_config", "transformers_weights", "configuration_files", "device_map", "gguf_file", "adapters",
@@ -54,12 +54,12 @@ _ELSEWHERE = re.compile(r"^(hf[-_]hub:|local-dir:|[a-z]+://)")
 def load_pretrained(
     directory: Path, tensors: Mapping[str, Tensor] | None = None, source: Path | None = None
 ) -> nn.Module:
-    """A Hugging Face model with weights: local safetensors or GGUF only, and no code from the directory.
+    """A Hugging Face model with weights, from local safetensors or GGUF only, without code from the directory.
 
     Args:
         directory: Holds an adapter, or ``config.json`` and, without ``tensors``, ``model.safetensors`` or its shards.
-        tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
-        source: Where ``tensors`` are from, for messages; those of a ``.gguf`` file are named and laid out anew.
+        tensors: State dict under the library's names, or under those that it writes to disk (they may differ).
+        source: Origin of ``tensors``, for messages; tensors of a ``.gguf`` file are renamed and rearranged.
     """  # noqa: DOC501 - CheckpointError, as everywhere here
     if is_adapter(directory) and tensors is None:
         return _merged(directory)
@@ -68,9 +68,9 @@ def load_pretrained(
     if source.suffix == GGUF:
         tensors = _of_gguf(config, source)
     state = _weights(directory) if tensors is None else dict(tensors)
-    check_kinds(state, {}, repr(str(source)))  # transformers before 5 makes the model's numbers those of the file
+    check_kinds(state, {}, repr(str(source)))  # transformers before 5 takes the model's dtypes from the file
     rule = f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}"
-    # the precision of the file; older releases say it in another word
+    # the precision of the file; older releases use another keyword
     stored = {"dtype" if int(_transformers().__version__.split(".")[0]) > 4 else "torch_dtype": "auto"}
     with (
         _alone(rule, f"{str(source)!r}, which does not read"),
@@ -96,14 +96,14 @@ def load_pretrained(
 
 
 def fresh_model(directory: Path) -> nn.Module:
-    """The model that a directory's ``config.json`` describes, with fresh weights."""
+    """The model described by a directory's ``config.json``, with fresh weights."""
     config = _config(directory)
     kind = _class_of(config)
     names = lambda: StoredState(directory) if any(directory.glob("model.safetensors*")) else ()
-    build = lambda: kind._from_config(copy.deepcopy(config), **_unsaid(config, names))  # building writes into it
+    build = lambda: kind._from_config(copy.deepcopy(config), **_unsaid(config, names))  # building modifies it
     rule, name = "config.json must be of a model that can be built", repr(str(directory))
     with _alone(rule, name), limited_construction(f"the model of {name}"):
-        # first without numbers, to see how large it is; some cannot be built so
+        # first on the meta device, to see its size; some models cannot be built there
         with suppress(RuntimeError, NotImplementedError), torch.device("meta"):
             build()
         return build()
@@ -125,13 +125,13 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def configuration(directory: Path) -> dict[str, Any]:
-    """All settings of a directory's model, those that ``config.json`` leaves out at their defaults."""
+    """All settings of a directory's model, with defaults for those missing in ``config.json``."""
     settings: dict[str, Any] = _config(directory).to_dict()
     return settings
 
 
 def _config(directory: Path) -> Any:
-    """The configuration, from what remains of ``config.json`` without all that names code, kernels or places."""
+    """The configuration, from ``config.json`` without settings that name code, kernels or places."""
     settings, transformers = read_config(directory), _transformers()
     kept = _checked(settings, directory)
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
@@ -151,7 +151,7 @@ def _config(directory: Path) -> Any:
 
 
 def _checked(value: Any, directory: Path, key: str = "") -> Any:
-    """Settings without what says where to load from, each of them tested; those of parts of a model too."""
+    """Checked settings, without those of where to load from; settings of parts of a model too."""
     if isinstance(value, Mapping):
         for part in ("quantization_config", "compression_config"):
             if value.get(part):
@@ -188,10 +188,10 @@ def _is_way(key: str) -> bool:
 
 
 def _class_of(config: Any) -> Any:
-    """The class that ``architectures`` names, if it is a model of transformers itself; else the one of AutoModel."""
+    """The class named in ``architectures``, if it is a transformers model; else that of AutoModel."""
     transformers = _transformers()
     named = next(iter(config.architectures or [""]), "")
-    with torch.device("cpu"):  # as code is imported here that may compute
+    with torch.device("cpu"):  # imported code may compute
         found = getattr(transformers, named, None) if isinstance(named, str) and named.isidentifier() else None
     is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
     if is_model:
@@ -206,14 +206,14 @@ def _class_of(config: Any) -> Any:
 
 
 def _unsaid(config: Any, names: Callable[[], Collection[str]]) -> dict[str, bool]:
-    """What names of tensors say of a model and ``config.json`` cannot: that it was made without a pooler."""
+    """Arguments that only tensor names reveal, not ``config.json``: that a model was built without a pooler."""
     asks = "add_pooling_layer" in signature(_class_of(config).__init__).parameters
     known = names() if asks else ()
     return {"add_pooling_layer": False} if known and not any("pooler." in n for n in known) else {}
 
 
 def _weights(directory: Path) -> dict[str, Tensor]:
-    """The tensors of ``model.safetensors``, or of the shards that its index names, all of them in the directory."""
+    """The tensors of ``model.safetensors``, or of the shards named in its index, all within the directory."""
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.is_file():
         return read_tensors(within(directory, single.name, "checkpoint", CheckpointError))
@@ -223,10 +223,10 @@ def _weights(directory: Path) -> dict[str, Tensor]:
 
 
 def _of_gguf(config: Any, source: Path) -> dict[str, Tensor]:
-    """The tensors of a GGUF file under a model's names and in its layouts, as transformers knows both."""
-    gguf_tensors(source)  # a header that is not sound goes no further
+    """The tensors of a GGUF file under a model's names and in its layouts, as transformers maps them."""
+    gguf_tensors(source)  # refuses an invalid header
     rule = "checkpoint must be a GGUF file of an architecture that transformers reads"
-    silent = redirect_stderr(io.StringIO())  # a bar of its own
+    silent = redirect_stderr(io.StringIO())  # it shows its own progress bar
     with _alone(rule, f"{str(source)!r}, which does not read"), silent:
         from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
@@ -237,13 +237,13 @@ def _of_gguf(config: Any, source: Path) -> dict[str, Tensor]:
 
 
 def is_adapter(directory: Path) -> bool:
-    """Whether a directory holds an adapter and no weights of a whole model."""
+    """Whether a directory holds an adapter but no weights of a whole model."""
     whole = ("model.safetensors", "model.safetensors.index.json")
     return (directory / _ADAPTER).is_file() and not any((directory / name).is_file() for name in whole)
 
 
 def base_of(directory: Path) -> Path:
-    """The directory of the model that an adapter is for."""
+    """The directory of an adapter's base model."""
     named = _adapter_settings(directory).get("base_model_name_or_path")
     places = [Path(named), directory / named, directory.parent / named] if isinstance(named, str) and named else []
     for place in places:
@@ -257,7 +257,7 @@ def base_of(directory: Path) -> Path:
 
 
 def _merged(directory: Path) -> nn.Module:
-    """The base model with the updates of an adapter, as ``save_pretrained`` of peft writes it, added to its weights."""
+    """The base model with the updates of a peft adapter (as ``save_pretrained`` writes it) added to its weights."""
     settings, base = _adapter_settings(directory), base_of(directory)
     if settings.get("peft_type") != "LORA":
         raise CheckpointError(f"peft_type must be LORA. Got {settings.get('peft_type')!r} in {str(directory)!r}.")
@@ -293,7 +293,7 @@ def _adapter_settings(directory: Path) -> dict[str, Any]:
 
 @contextmanager
 def _alone(rule: str, got: str) -> Iterator[None]:
-    """No network while transformers is at work, whatever it thinks it needs; what it raises is said in words."""
+    """Block network access while transformers works, and turn its exceptions into a clear error."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -302,7 +302,7 @@ def _alone(rule: str, got: str) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except Exception as error:  # transformers raises many kinds
+    except Exception as error:  # transformers raises many exception types
         raise CheckpointError(f"{rule}. Got {got} ({first_line(error)}).") from error
     finally:
         constants.HF_HUB_OFFLINE = before

@@ -1,6 +1,6 @@
 """Networks by name, ``build("myrtle_cnn:width=512,bn=false")``, and gated counterparts of built-in ones.
 
-The latter have names too, so that they are trained and loaded like any other.
+The counterparts have names too, so that they are trained and loaded like any other network.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 class Network:
     """One entry of the registry."""
 
-    name: str  # What users type
+    name: str  # The name that users type
     factory: Callable[..., nn.Module]  # Function with annotated arguments that all have defaults
     input_shape: tuple[int, ...]  # Shape of one input at the default arguments
-    source: str  # Where the architecture is from
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # Arguments that the name itself decides
+    source: str  # Source of the architecture
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # Arguments fixed by the name
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Argument names and defaults, without the fixed ones."""
+        """Argument names and defaults, without fixed arguments."""
         found = inspect.signature(self.factory).parameters
         return {name: p.default for name, p in found.items() if name not in self.fixed}
 
     @property
     def parameters(self) -> int:
-        """Trainable parameters at the default arguments; counted without allocating them."""
+        """Number of trainable parameters at the default arguments, counted without allocating them."""
         with torch.device("meta"):
             return sum(p.numel() for p in self.factory(**self.fixed).parameters())
 
 
-_MODULES = 5_000  # of one network, all arguments considered
+_MODULES = 5_000  # most modules of one network, whatever its arguments
 NETWORKS: dict[str, Network] = {}
-"""All built-in networks, by the names that ``build`` knows: ``NETWORKS["resnet18"].parameters`` are 11,173,962."""
+"""All built-in networks by name, as for ``build``: ``NETWORKS["resnet18"].parameters`` is 11,173,962."""
 
 
 def register(*networks: Network) -> None:
@@ -56,9 +56,9 @@ def register(*networks: Network) -> None:
 
 
 def build(spec: str, **arguments: Any) -> nn.Module:
-    """Build a network from ``name`` or ``name:argument=value,...``, with torch's current random state.
+    """Build a network from ``name`` or ``name:argument=value,...``, using torch's current random state.
 
-    Booleans are ``true`` or ``false``, tuples are joined by ``-`` (``widths=64-32``); keyword arguments are typed.
+    In text, booleans are ``true`` or ``false``, and ``-`` joins tuples (``widths=64-32``); keyword arguments are typed.
 
     Raises:
         ValueError: If the name or an argument is unknown, given twice, or does not parse, or the network does not fit
@@ -103,7 +103,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def fit_to(spec: str, shape: tuple[int, ...], classes: int | None) -> str:
-    """Add to text for ``build``, whose own arguments win, those that data of another shape or number of classes needs.
+    """Text for ``build`` with the arguments that data of another shape or number of classes needs; its own come first.
 
     Examples:
         >>> fit_to("resnet20:option=B", (3, 32, 32), 100)
@@ -125,7 +125,7 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int | None) -> str:
 
 
 def input_shape(spec: str) -> tuple[int, ...]:
-    """Shape of one input of a network, as its arguments say: ``(C, H, W)``, or the ``shape`` of an ``mlp``.
+    """Shape of one input of a network by its arguments: ``(C, H, W)``, or the ``shape`` of an ``mlp``.
 
     Examples:
         >>> input_shape("resnet20:channels=1"), input_shape("mlp:shape=3-28-28")
@@ -167,26 +167,26 @@ def gated(
     permutation: tuple[int, ...] | None = None,
     regime: Literal["standalone", "fixed_random", "fixed_learnt"] = "standalone",
 ) -> nn.Module:
-    """The DGN, DLGN or DLGN-SF of a built-in network, freshly initialised, both halves trained together (P2 section 3).
+    """The DGN, DLGN or DLGN-SF of a built-in network, freshly initialised, with jointly trained halves (P2 section 3).
 
-    VGG-16-DLGN-SF is wired in the paper by an image only. Here each of its 15 layers of gates has one map of its own,
-    straight from the image: a 3x3 convolution of stride 1 with batch norm, averaged down to the layer's size, or a
-    matrix with batch norm for the linear layers. Batch norm is there where the base network has it.
+    The paper shows the wiring of VGG-16-DLGN-SF only in an image. Here each of its 15 layers of gates has its own map
+    directly from the image: a 3x3 convolution of stride 1 with batch norm, averaged down to the layer's size, or a
+    matrix with batch norm for the linear layers. Batch norm is used if the base network has it.
 
     Args:
         kind: Which counterpart.
-        base: The network whose ReLUs become gates, with arguments of its own after slashes: ``mlp/widths=64-32``.
-        classes: Outputs.
-        channels: Input channels.
+        base: The network whose ReLUs become gates, with its own arguments after slashes: ``mlp/widths=64-32``.
+        classes: Number of outputs.
+        channels: Number of input channels.
         width: The base's own ``width``; its default if ``None``.
-        size: Rows and columns of the images; shallow features need to know them.
-        input: What the value network is given: the image, or ones, as in ``DLGN(x, 1)``.
+        size: Height and width of the images, needed for shallow features.
+        input: Input of the value network: the image, or ones, as in ``DLGN(x, 1)``.
         beta: Steepness of the soft gates.
         permutation: The k-th layer of the value network uses the gates of layer ``permutation[k]``.
-        regime: Of a DGN: whether its gating network is trained with the value network, or frozen, with hard gates.
+        regime: For a DGN: whether its gating network is trained with the value network, or frozen with hard gates.
 
     Raises:
-        ValueError: If the base is not built in, or a DLGN shall be frozen.
+        ValueError: If the base is not built in, or freezing is requested for a DLGN.
 
     Examples:
         >>> gated("dlgn", "c4gap", width=4, permutation=(3, 1, 0, 2)).permutation
@@ -203,15 +203,15 @@ def gated(
     model = build(spec)
     options: dict[str, Any] = {
         "beta": beta, "permutation": permutation, **({"regime": regime} if kind == "dgn" else {}),
-        "initialise": lambda copy: copy.load_state_dict(build(spec).state_dict()),  # as the base does it
+        "initialise": lambda copy: copy.load_state_dict(build(spec).state_dict()),  # like the base
         "seed": int(torch.randint(2**31, (), device="cpu")),
     }  # fmt: skip
     return counterpart(kind, model, torch.zeros(1, channels, size, size), input, **options)
 
 
 def counterpart(kind: str, model: nn.Module, example: Tensor, input: str = "x", **options: Any) -> GatedNetwork:
-    """The ``dgn``, ``dlgn`` or ``dlgn_sf`` of a network; shallow features have batch norm where it has."""
-    from ... import gates  # where it is asked for: most networks are not gated
+    """The ``dgn``, ``dlgn`` or ``dlgn_sf`` of a network; shallow features have batch norm if the network has."""
+    from ... import gates  # imported on demand: most networks are not gated
 
     if kind != "dlgn_sf":
         return (gates.dgn if kind == "dgn" else gates.dlgn)(model, input=input, **options)
@@ -220,7 +220,7 @@ def counterpart(kind: str, model: nn.Module, example: Tensor, input: str = "x", 
 
 
 def gated_spec(kind: str, base: str, **arguments: str) -> str:
-    """Text for ``build`` of the gated counterpart of ``base``, itself such a text.
+    """Text for ``build`` that gives the gated counterpart of ``base``, which is itself such a text.
 
     Examples:
         >>> gated_spec("dlgn", "mlp:widths=64-32,channels=1", input="ones")
@@ -231,5 +231,5 @@ def gated_spec(kind: str, base: str, **arguments: str) -> str:
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Whether a network normalises, so that shallow features shall, too."""
+    """Whether a network has batch norm, so that shallow features should have it too."""
     return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())

@@ -1,4 +1,4 @@
-"""Residual networks: ResNet20 and deeper kin, ResNet18, ResNet-50; their layers by the paper's numbers, or left out."""
+"""Residual networks: ResNet20 and deeper, ResNet18, ResNet-50; the paper's layer numbers, and removal of layers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from ..._evaluation import copied
 from .convnets import rectifier
 
-_EXPANSION = 4  # of a bottleneck's channels
+_EXPANSION = 4  # factor of a bottleneck's channels
 
 
 class PaddingShortcut(nn.Module):
-    """Option A: every second pixel, and zero channels on both sides; no parameters."""
+    """Shortcut option A: every second pixel, with zero channels on both sides; no parameters."""
 
     def __init__(self, extra: int, stride: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class PaddingShortcut(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """``relu2(bn2(conv2(relu1(bn1(conv1(x))))) + shortcut(x))``, ``relu1`` inside, ``relu2`` behind the sum."""
+    """``relu2(bn2(conv2(relu1(bn1(conv1(x))))) + shortcut(x))``: ``relu1`` is inside, ``relu2`` after the sum."""
 
     def __init__(self, before: int, after: int, stride: int, option: Literal["A", "B"], leaky_slope: float) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def _add_stages(
     model: nn.Module, before: int, widths: Sequence[int], blocks: Sequence[int], block: Callable[..., nn.Module],
     expansion: int = 1,
 ) -> list[str]:  # fmt: skip
-    """Stages ``layer1``, ... of blocks, of which every one but the first halves the resolution; their names."""
+    """Add stages ``layer1``, ... of blocks, all but the first of which halve the resolution; returns their names."""
     for i, (width, count) in enumerate(zip(widths, blocks)):
         after = expansion * width
         first = block(before, width, 1 if i == 0 else 2)
@@ -70,7 +70,7 @@ def _add_stages(
 class ResNet(nn.Module):
     """Stem, stages of ``blocks`` basic blocks with ``widths`` channels, global average, linear.
 
-    Layers are named as most published checkpoints name them: ``conv1, bn1, relu, layer1.0.conv1, ..., pool, linear``.
+    Layers are named as in most published checkpoints: ``conv1, bn1, relu, layer1.0.conv1, ..., pool, linear``.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ def cifar_resnet(
 ) -> ResNet:
     """ResNet of depth 6k + 2 for CIFAR: three stages of k blocks with 16, 32 and 64 channels.
 
-    Where the shape changes, shortcut ``"A"`` pads with zeros, ``"B"`` is a 1x1 convolution with batch norm.
+    Where the shape changes, shortcut ``"A"`` pads with zeros, and ``"B"`` is a 1x1 convolution with batch norm.
 
     Depth 20 with option A has 269,722 parameters. The paper's block table prints 2,384 for a 3x3 convolution of 16 by
-    16 channels; it has 2,304, which is also what the paper's total needs. He's normal rule initialises it. Source: v1
-    Fig. 24 (v2 Fig. 27).
+    16 channels; it has 2,304, as the paper's total requires. It is initialised by He's normal rule. Source: v1 Fig. 24
+    (v2 Fig. 27).
 
     Raises:
         ValueError: If the depth is not 6k + 2 with k >= 1.
@@ -138,8 +138,8 @@ def cifar_resnet(
 def resnet18(classes: int = 10, channels: int = 3, width: int = 64, leaky_slope: float = 0.0) -> ResNet:
     """ResNet18 for CIFAR: four stages of two blocks, 64 to 512 channels, a 3x3 stem and no first pooling.
 
-    It has 11,173,962 parameters. The paper's text says three stages; its table and its count have four. Shortcuts are
-    option B. Source: v1 Fig. 25 (v2 Fig. 28).
+    It has 11,173,962 parameters. The paper's text says three stages, but its table and its count have four. Shortcuts
+    are option B. Source: v1 Fig. 25 (v2 Fig. 28).
 
     Examples:
         >>> sum(p.numel() for p in resnet18().parameters())
@@ -224,9 +224,9 @@ def resnet50(
 ) -> BottleneckResNet:
     """ResNet-50, or a smaller network of the same kind.
 
-    Its 25,557,032 parameters have the names of torchvision's checkpoints, which load by file. ``residual_relu=False``
-    is the modified network of paper 1, section 6 and v2 F.3: nothing acts on the residual outputs, so that their
-    neuron basis is not special. The stem ``"imagenet"`` has stride 4 in all, ``"small"`` stride 2.
+    Its 25,557,032 parameters have the names of torchvision's checkpoints, which load from a file.
+    ``residual_relu=False`` is the modified network of paper 1, section 6 and v2 F.3: no nonlinearity acts on the
+    residual outputs, so their neuron basis is not special. The stem ``"imagenet"`` has total stride 4, ``"small"`` 2.
 
     Raises:
         ValueError: If a stage has no block.
@@ -243,18 +243,18 @@ def resnet50(
 
 
 def paper_taps(model: nn.Module) -> dict[int, str]:
-    """Map the first paper's layer numbers to our layer names, for every ReLU.
+    """A map from the first paper's layer numbers to our layer names, for every ReLU.
 
-    The paper numbers layers by their position in ``list(model.modules())`` of its own implementation, the model itself
-    being 0. For the Myrtle CNN, there a flat ``nn.Sequential``, that is the position in the printed summary: 3, 6, 10,
-    14 are the four ReLUs of the network with batch norm. A residual block takes eight numbers there: the block, conv,
-    bn, relu, conv, bn, the *second relu, then the shortcut* (registered last, though it runs before that relu), and two
-    more for the convolution and batch norm of an option-B shortcut; all blocks sit in one container. So the last
-    block's two ReLUs are 72 and 75 in a ResNet20, 70 and 73 in a ResNet18, which is how the text speaks of 70
+    The paper numbers layers by their position in ``list(model.modules())`` of its own implementation, where the model
+    itself is 0. For the Myrtle CNN, there a flat ``nn.Sequential``, this is the position in the printed summary: 3, 6,
+    10, 14 are the four ReLUs of the network with batch norm. A residual block takes eight numbers there: the block,
+    conv, bn, relu, conv, bn, the *second relu, then the shortcut* (registered last, though it runs before that relu),
+    and two more for the convolution and batch norm of an option-B shortcut; all blocks are in one container. So the
+    last block's two ReLUs are 72 and 75 in a ResNet20, 70 and 73 in a ResNet18. This explains the text's 70
     ("penultimate, inside a residual block"), 72 and 75.
 
     Raises:
-        TypeError: If the model is none of this package's Myrtle CNNs, ResNet20s (or deeper) and ResNet18s.
+        TypeError: If the model is not a Myrtle CNN, ResNet20 (or deeper) or ResNet18 of this package.
 
     Examples:
         >>> from intertwine.lab.networks import build
@@ -279,13 +279,13 @@ def paper_taps(model: nn.Module) -> dict[int, str]:
 
 
 def removable(model: nn.Module) -> dict[str, bool]:
-    """What can be taken out of a network, and whether the network's shapes change there (Veit et al. 2016).
+    """The parts that can be removed from a network, and whether shapes change there (Veit et al. 2016).
 
     Of a ResNet these are blocks, whose shortcut stays and may change the shape; of a flat network ``conv1, bn1, relu1,
     ...`` such as ``vgg16`` convolutions with as many outputs as inputs, which go with their batch norm and ReLU.
 
     Raises:
-        TypeError: If the network is neither.
+        TypeError: If the network is neither a ResNet nor flat.
 
     Examples:
         >>> from intertwine.lab.networks import build
@@ -306,7 +306,7 @@ def removable(model: nn.Module) -> dict[str, bool]:
 def without(model: nn.Module, part: str) -> nn.Module:
     """A copy of a network without one of its ``removable`` blocks or layers (Veit et al. 2016, arXiv:1605.06431).
 
-    Of a block ``x -> relu(shortcut(x))`` is left, of a layer the identity.
+    A removed block leaves ``x -> relu(shortcut(x))``, a removed layer the identity.
 
     Raises:
         ValueError: If the part cannot be removed.

@@ -1,4 +1,4 @@
-"""The Compact Convolutional Transformer: convolutional tokens, encoder blocks, a learned mean of the tokens."""
+"""The Compact Convolutional Transformer: convolutional tokens, encoder blocks, a learned average of the tokens."""
 
 import math
 
@@ -26,14 +26,14 @@ class SelfAttention(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """While training, drop a residual branch for whole examples; kept ones are divided by the keeping probability."""
+    """Stochastic depth: drops a residual branch for whole examples in training, and rescales kept ones."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
-        """Keep the shape ``(N, ...)``."""
+        """Drop or rescale ``(N, ...)``, keeping the shape."""
         if not self.training or self.probability == 0:
             return x
         keep = 1 - self.probability
@@ -68,8 +68,8 @@ class EncoderBlock(nn.Module):
 class CompactTransformer(nn.Module):
     """Convolutional tokenizer, sinusoidal positions, encoder blocks, attention pooling over tokens, linear.
 
-    ``ratio`` is units of the feed-forward layer over token width; ``depth_dropout`` the probability of dropping the
-    last block's branches, to which earlier blocks rise linearly from 0.
+    ``ratio`` is the feed-forward width over the token width; ``depth_dropout`` is the probability of dropping the last
+    block's branches, to which it rises linearly over the blocks, from 0.
     """
 
     def __init__(

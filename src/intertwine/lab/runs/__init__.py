@@ -1,7 +1,7 @@
-"""Plans, jobs, log, results: work that never loses what it has finished.
+"""Plans, jobs, logs and results: work that never loses what it has finished.
 
-A plan is a list of independent *jobs*; each is kept under a hash of its settings and code. A job
-writes its result before anyone is told, so anything may be killed at any moment: the same call runs what is missing.
+A plan is a list of independent *jobs*; each result is kept under a hash of the job's settings and code. A job writes
+its result before it reports completion, so anything may be killed at any moment: the same call runs what is missing.
 """
 
 from .driver import RunReport, run

@@ -1,4 +1,4 @@
-"""Driver of a plan: gives the missing jobs to an executor, keeps the log, and shows how far it is."""
+"""Driver of a plan: it gives the missing jobs to an executor, keeps the log, and shows progress."""
 
 import time
 from collections import Counter, deque
@@ -14,24 +14,24 @@ from .executors import Executor, Local
 from .job import PLAN, Jobs, job_key, reference
 from .store import FILE, Log, Outcome, RunError, State, Task, finished, intact, only_driver, result_path
 
-_PATIENCE = 0.5  # seconds between looks at the clock
+_PATIENCE = 0.5  # seconds between checks of the clock
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """What became of a plan."""
+    """The outcome of running a plan."""
 
-    plan: str  # Its name
-    folder: Path  # That keeps log and results
-    values: list[Any]  # What the jobs returned, in the plan's order; ``None`` for those that failed
-    # Labels of the jobs that failed after their retries, with the last line of the error
+    plan: str  # Name of the plan
+    folder: Path  # Folder with log and results
+    values: list[Any]  # Return values of the jobs, in the plan's order; ``None`` for failed jobs
+    # Labels of the jobs that failed after all retries, with the last line of the error
     failed: dict[str, str] = field(default_factory=dict)
-    ran: int = 0  # Jobs that were run now
-    found: int = 0  # Jobs whose results lay there already
-    seconds: float = 0.0  # Of this run
-    # Seconds that each job took when it was run, in the plan's order; 0 for those that failed
+    ran: int = 0  # Number of jobs run now
+    found: int = 0  # Number of jobs whose results existed already
+    seconds: float = 0.0  # Duration of this run
+    # Seconds that each job took when it was run, in the plan's order; 0 for failed jobs
     spent: tuple[float, ...] = ()
-    machines: tuple[str, ...] = ()  # What ran each job, in the plan's order; empty for those that failed
+    machines: tuple[str, ...] = ()  # Machine that ran each job, in the plan's order; empty for failed jobs
 
     def __str__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
@@ -49,29 +49,29 @@ def run(
     """Run the jobs of a plan that have no result yet.
 
     Everything may be killed at any moment, and the same call runs only what is missing: a job writes its result before
-    anyone is told (a temporary file, then a rename), and whether it is finished is decided by that file alone. A job
-    that fails is tried again ``retries`` times, then it is left out and the others go on; the next run tries it anew.
+    it reports completion (a temporary file, then a rename), and only that file decides whether it is finished. A job
+    that fails is retried ``retries`` times and then skipped, while the others go on; the next run tries it again.
     Clocks are used for display only.
 
-    This plan's own folder is ``folder / plan.name``, which workers on other machines must see too. ``Local()`` runs the
-    jobs unless another executor is given, which is closed at the end. Progress is shown on standard error. A class with
-    fields and ``run`` is a job; see ``docs/guide/runs.md``.
+    The plan's own folder is ``folder / plan.name``, which workers on other machines must see too. ``Local()`` runs the
+    jobs unless another executor is given, which is closed at the end. Progress is shown on standard error. A job is a
+    class with fields and a method ``run``; see ``docs/guide/runs.md``.
 
     Raises:
         ValueError: If nothing can be written to the folder, or the number of retries is negative.
-        RunError: If another driver works there, the disk is full, or the executor cannot go on. Finished jobs are kept
-            in every case.
+        RunError: If another driver works there, the disk is full, or the executor cannot continue. Finished jobs are
+            kept in every case.
     """  # noqa: DOC502 - helpers raise them
     if retries < 0:
         raise ValueError(f"retries must be at least 0. Got {retries}.")
     home = Path(folder) / plan.name
-    keys = [job_key(job) for job in plan.listed]  # refuses what workers could not import, before anything is written
-    for part in ("results", "files", "logs"):  # refuses a place where nothing can be written
+    keys = [job_key(job) for job in plan.listed]  # refuses what workers could not import, before any writing
+    for part in ("results", "files", "logs"):  # refuses an unwritable place
         check_writable(home / part / "probe", "runs folder")
     executor = Local() if executor is None else executor
     with only_driver(home):
         try:
-            for leftover in (home / "results").glob(".*"):  # of kills in the middle of a write
+            for leftover in (home / "results").glob(".*"):  # left by kills in the middle of a write
                 leftover.unlink(missing_ok=True)
             return _Drive(plan, home, keys, executor, retries, progress).finish()
         finally:
@@ -86,7 +86,7 @@ class _Drive:
     ) -> None:
         self.name, self.home, self.keys, self.executor = plan.name, home, keys, executor
         self.retries, self.progress = retries, progress
-        self.labels = {key: job.label for key, job in zip(keys, plan.listed)}  # equal jobs are one
+        self.labels = {key: job.label for key, job in zip(keys, plan.listed)}  # equal jobs are merged
         listed = [
             Task(key, reference(type(job)), job.model_dump(mode="json"), str(home.resolve()), job.gpus)
             for key, job in zip(keys, plan.listed)
@@ -112,14 +112,14 @@ class _Drive:
         results = [{} if key in self.errors else read_json(result_path(self.home, key)) for key in self.keys]
         values, spent = [r.get("value") for r in results], tuple(float(r.get("seconds", 0.0)) for r in results)
         machines = tuple(str(r.get("machine", "")) for r in results)
-        times = Counter(self.labels[key] for key in self.errors)  # long labels are cut, and may be equal
+        times = Counter(self.labels[key] for key in self.errors)  # labels are cut, so they may be equal
         named = {key: f"{label} ({key[:8]})" if times[label] > 1 else label for key, label in self.labels.items()}
         failed = {named[key]: error.splitlines()[-1] for key, error in self.errors.items()}
         seconds = time.monotonic() - start
         return RunReport(self.name, self.home, values, failed, done, len(there), seconds, spent, machines)
 
     def _settled(self, waiting: deque[str]) -> Iterator[bool]:
-        """Do the jobs; of each one that is finished or given up, whether it is finished."""
+        """Run the jobs; for each one that is finished or given up, yields whether it is finished."""
         while waiting or self.running:
             while waiting and self.executor.fits(self.tasks[waiting[0]]):
                 key = waiting.popleft()
@@ -133,9 +133,9 @@ class _Drive:
             self.log.write(now=False)
 
     def _enter(self, outcome: Outcome, waiting: deque[str]) -> list[bool]:
-        """Write an outcome into the log; whether a job is finished by it, nothing where it is tried again."""
+        """Write an outcome into the log; returns whether it finishes a job, or nothing if the job is retried."""
         key = outcome.key
-        # It may have died between writing the result and saying so.
+        # It may have died between writing the result and reporting it.
         done = outcome.state == "done" or (outcome.state == "died" and intact(self.tasks[key]))
         failed = outcome.state in ("failed", "died") and not done
         self.attempts[key] = self.attempts.get(key, 0) + failed
@@ -154,9 +154,9 @@ class _Drive:
         return [done] if done or given_up else []
 
     def _stop(self) -> None:
-        # Whatever still runs is stopped, and is missing: unless its result has just been written.
+        # Jobs that still run are stopped and count as missing, unless their result has just been written.
         self.executor.close()
-        with suppress(RunError):  # a full disk stops the run with its own error; the log is set right by the next run
+        with suppress(RunError):  # a full disk stops the run with its own error; the next run corrects the log
             for key in self.running:
                 done = intact(self.tasks[key])
                 how = {"seconds": 0.0, "error": "", "worker": ""} if done else {}

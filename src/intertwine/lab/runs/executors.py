@@ -1,4 +1,4 @@
-"""Executors of jobs: one small interface; this process, or worker processes with capped threads and shares of GPUs."""
+"""Executors of jobs: a small interface; this process, or worker processes with capped threads and shares of GPUs."""
 
 import json
 import os
@@ -19,16 +19,16 @@ from ..._threads import threads
 from ..._words import counted
 from .store import Outcome, RunError, Task, perform
 
-_DEATHS_AT_START = 3  # of each worker in a row, before it could take a task: something is broken here
+_DEATHS_AT_START = 3  # consecutive deaths per worker before its first task that mean something is broken
 _READY = "ready\n"
 _WORK = f"from {__name__} import work; work"
-# Else glibc gives every large tensor back to the system when it is freed, and the next one is mapped and zeroed page by
-# page: two thirds of the time of a job that makes many short-lived tensors.
+# Otherwise glibc returns every large tensor to the system when it is freed, and the next one is mapped and zeroed page
+# by page: two thirds of the time of a job that makes many short-lived tensors.
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
 
 
 class Executor(ABC):
-    """Runs tasks somewhere. The driver asks ``fits``, calls ``submit``, and then ``wait``, again and again."""
+    """Base of executors, which run tasks. The driver repeatedly asks ``fits``, calls ``submit``, then ``wait``."""
 
     @abstractmethod
     def fits(self, task: Task) -> bool:
@@ -40,20 +40,20 @@ class Executor(ABC):
 
     @abstractmethod
     def wait(self, timeout: float) -> Sequence[Outcome]:
-        """Outcomes since the last call, after ``timeout`` seconds at the latest; ``RunError`` if nothing can run."""
+        """Outcomes since the last call, after at most ``timeout`` seconds; ``RunError`` if nothing can run."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop everything at once, running tasks too."""
+        """Stop everything immediately, including running tasks."""
 
     @property
     @abstractmethod
     def words(self) -> str:
-        """What it is, for people."""
+        """A description for people."""
 
 
 class InProcess(Executor):
-    """Runs each task here, on one thread, when it is waited for. A job that kills its process ends the driver too."""
+    """Executor in this process, on one thread, during ``wait``. A job that kills its process ends the driver too."""
 
     words = "this process"
 
@@ -69,7 +69,7 @@ class InProcess(Executor):
         self._task = task
 
     def wait(self, timeout: float) -> Sequence[Outcome]:
-        """Do the task."""
+        """Run the task."""
         if self._task is None:
             return []
         task, self._task = self._task, None
@@ -77,7 +77,7 @@ class InProcess(Executor):
             return [perform(task, "this process")]
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there is nothing to stop."""
         self._task = None
 
 
@@ -94,16 +94,16 @@ class _Worker:
 class Local(Executor):
     """Worker processes on this machine.
 
-    Workers are plain subprocesses that speak JSON over pipes: nothing is pickled, the caller's script is not run
-    again, and the death of a worker is the failed attempt of exactly the job that it had, which a shared pool cannot
-    tell. A worker that dies is replaced; workers die with the driver.
+    Workers are plain subprocesses that exchange JSON over pipes: nothing is pickled, and the caller's script is not run
+    again. The death of a worker is a failed attempt of exactly its own job, which a shared pool could not tell. A
+    worker that dies is replaced; workers die with the driver.
 
     Args:
-        workers: Processes; if ``None``, one for each ``threads`` cores, or 4 for each GPU if that is less.
-        threads: Threads of each, for numerical libraries.
-        gpus: Number of GPUs; all that torch sees if ``None``. Worker k sees GPU k modulo their number only.
-        timeout: Seconds that an attempt at a job may take; its worker is then killed, which is a failed attempt. A
-            worker that was stopped, or waits for something that never comes, would otherwise hold up the run.
+        workers: Number of processes; if ``None``, one per ``threads`` cores, or 4 per GPU if that is less.
+        threads: Threads per process, for numerical libraries.
+        gpus: Number of GPUs; all that torch sees if ``None``. Worker k sees only GPU k modulo their number.
+        timeout: Seconds that an attempt may take; then its worker is killed, and the attempt has failed. Otherwise a
+            worker that was stopped, or waits for something that never comes, would hold up the run.
 
     Raises:
         ValueError: If a number is below its minimum.
@@ -131,18 +131,18 @@ class Local(Executor):
         self._open()
 
     def _open(self) -> None:
-        self._pool = ThreadPoolExecutor(len(self._workers))  # a thread waits for each worker that has a task
+        self._pool = ThreadPoolExecutor(len(self._workers))  # one waiting thread per worker with a task
         self._running: dict[Future[Outcome], _Worker] = {}
         self._closed = False
 
     @property
     def words(self) -> str:
-        """How many processes, threads and GPUs."""
+        """The numbers of processes, threads and GPUs."""
         gpus = f", {counted(self.gpus, 'GPU')}" if self.gpus else ""
         return f"{counted(len(self._workers), 'process')} of {counted(self.threads, 'thread')}{gpus}"
 
     def fits(self, task: Task) -> bool:
-        """Whether a worker is idle whose GPU has room."""
+        """Whether there is an idle worker whose GPU has room."""
         return self._idle(task) is not None
 
     def submit(self, task: Task) -> None:
@@ -154,7 +154,7 @@ class Local(Executor):
         self._running[self._pool.submit(self._attempt, worker, task)] = worker
 
     def wait(self, timeout: float) -> Sequence[Outcome]:
-        """Outcomes, deaths of workers among them; ``RunError`` if they die one after the other while they start."""
+        """Outcomes, including deaths of workers; ``RunError`` if workers keep dying while they start."""
         for worker in self._running.values():
             late = self.timeout is not None and time.monotonic() - worker.since > self.timeout
             if late and worker.process:
@@ -193,7 +193,7 @@ class Local(Executor):
         return min(room, key=lambda w: used[w.gpu], default=None)
 
     def _attempt(self, worker: _Worker, task: Task) -> Outcome:
-        """The task through a worker's pipes, in a thread of the pool."""
+        """Run the task through a worker's pipes, in a thread of the pool."""
         if worker.process is None or worker.process.poll() is not None:
             _end(worker)
             worker.process = self._started(worker, Path(task.folder))
@@ -204,11 +204,11 @@ class Local(Executor):
         process = worker.process
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(OSError):  # it died: there is no reply
+        with suppress(OSError):  # the worker died: there is no reply
             process.stdin.write(json.dumps(asdict(task)) + "\n")
             process.stdin.flush()
         reply = process.stdout.readline()
-        if reply.endswith("\n"):  # a kill may cut a line
+        if reply.endswith("\n"):  # a kill may truncate a line
             return Outcome(**json.loads(reply))
         code = process.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -230,7 +230,7 @@ class Local(Executor):
         words = [sys.executable, "-P", "-c", f"{_WORK}({worker.name!r}, {number})"]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
         log = folder / "logs" / f"{worker.name.replace(' ', '-')}.txt"
-        with log.open("a", encoding="utf-8") as said:  # in a session of its own: Ctrl-C is the driver's to handle
+        with log.open("a", encoding="utf-8") as said:  # in its own session: the driver handles Ctrl-C
             return subprocess.Popen(words, stderr=said, env=environment, start_new_session=True, **pipes)
 
 
@@ -240,7 +240,7 @@ def _end(worker: _Worker) -> None:
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):  # what was left in the buffer has no reader any more
+            with suppress(OSError):  # the rest of the buffer has no reader any more
                 pipe.close()  # type: ignore[union-attr]
     worker.process = None
 
@@ -249,8 +249,8 @@ def work(name: str, threads: int) -> None:
     """Work as a process of ``Local``, with tasks and outcomes as lines of JSON, until the driver is gone."""
     replies, source = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.fdopen(os.dup(0), encoding="utf-8")
     with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)  # a job, or what it starts, must not read the driver's tasks, nor wait for them
-    os.dup2(2, 1)  # what jobs print goes to the log, not between the replies
+        os.dup2(nothing.fileno(), 0)  # a job, or its subprocess, must neither read the driver's tasks nor wait for them
+    os.dup2(2, 1)  # output of jobs goes to the log, not between the replies
     import torch
     from threadpoolctl import threadpool_limits
 
@@ -263,8 +263,8 @@ def work(name: str, threads: int) -> None:
             tasks.put(line)
         os._exit(0)
 
-    # The driver's death closes our input: then we end at once, even in the middle of a job, whose result is missing
-    # or complete but never half there. Another driver may then do the job without a rival.
+    # The driver's death closes our input: then we end at once, even in the middle of a job, whose result is either
+    # missing or complete, never partial. Another driver may then run the job without a competitor.
     threading.Thread(target=listen, daemon=True).start()
     replies.write(_READY)
     replies.flush()

@@ -1,4 +1,4 @@
-"""Jobs as values: what is to be done, and the key under which its result is kept."""
+"""Jobs as values: the work to do, and the key under which its result is kept."""
 
 import hashlib
 import json
@@ -17,47 +17,47 @@ from ..._untrusted.files import json_of
 from ..._words import first_line
 
 PLAN = "plan.json"
-_LONGEST = 60  # characters of a label
-_LONGEST_NAME = 255  # bytes of the name of a file
+_LONGEST = 60  # most characters of a label
+_LONGEST_NAME = 255  # most bytes of a file name
 
 
 class Job(BaseModel, ABC):
-    """One independent piece of work: a configuration and what to do with it.
+    """One independent piece of work: a configuration, and the work to do with it.
 
     A subclass lists its settings as fields, which must be plain JSON values, and defines ``run``. It must be
     importable by name, since workers receive its name and settings as text, and nothing is pickled. Results are kept
-    under a hash of both and of the class's code, so the same settings must give the same result: seeds are settings.
+    under a hash of both and of the class's code, so equal settings must give equal results: seeds are settings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # Text that changes where the same settings give another result; if ``None``, the bytes of the file that defines
-    # the class. What it calls in other files does not count: say another ``code`` where that matters
+    # Text to change when the same settings give another result; if ``None``, the bytes of the file that defines the
+    # class. Code that it calls in other files does not count: change ``code`` if that matters
     code: ClassVar[str | None] = None
-    # Share of a GPU that a job takes where there is one: 1 for a whole one, 0.25 lets four share it. Without any GPU
+    # Share of a GPU that a job takes if there is one: 1 for a whole GPU, 0.25 lets four jobs share it. Without any GPU
     # it runs on the CPU
     gpus: ClassVar[float] = 0.0
 
     @abstractmethod
     def run(self, files: Path) -> Any:
-        """Do the work, and give what JSON can hold; NaN and infinities become ``None``.
+        """Do the work, and return values that JSON can hold; NaN and infinity become ``None``.
 
-        ``files`` is a folder of this job's own for large results; it exists, and survives a kill in the middle.
+        ``files`` is this job's own folder for large results; it exists, and survives an interruption.
         """
 
     @property
     def label(self) -> str:
-        """Short name for people: the settings."""
+        """A short name for people: the settings."""
         text = ", ".join(f"{key}={value}" for key, value in self.model_dump(mode="json").items())
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """A plan: jobs of one class or several, and the name of the folder that keeps their results."""
+    """A plan: jobs of one or several classes, and the name of the folder that keeps their results."""
 
-    name: str  # Of the folder
-    listed: tuple[Job, ...]  # The jobs, in the order in which their values are wanted
+    name: str  # Name of the folder
+    listed: tuple[Job, ...]  # The jobs, in the order of the returned values
 
     def __post_init__(self) -> None:
         plan_name(self.name)
@@ -72,7 +72,7 @@ def job_key(job: Job) -> str:
 
 @cache
 def _bytes_of(module: str) -> str:
-    """A hash of a module's file; empty where it has none."""
+    """A hash of a module's file; empty if it has none."""
     file = getattr(sys.modules[module], "__file__", None)
     return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest() if file else ""
 
@@ -89,15 +89,15 @@ def reference(cls: type) -> str:
 
 
 def load_plan(folder: str | Path, modules: Collection[str] = ()) -> Jobs:
-    """The jobs that a folder was last used for. The file may be of anyone: it cannot make us import code.
+    """The jobs for which a folder was last used. The file may come from anyone: it cannot make us import code.
 
     Args:
-        folder: Of one run.
-        modules: Modules and packages that job classes may be imported from, beside ``intertwine`` and what is imported
-            already.
+        folder: Folder of one run.
+        modules: Modules and packages from which job classes may be imported, besides ``intertwine`` and modules that
+            are already imported.
 
     Raises:
-        ValueError: If there is none, a class cannot be found or may not be imported, or it is of another folder.
+        ValueError: If there is no plan, it is of another folder, or a class cannot be found or may not be imported.
     """
     said = saved_plan(folder)
     if said["name"] != Path(folder).absolute().name:
@@ -113,7 +113,7 @@ def load_plan(folder: str | Path, modules: Collection[str] = ()) -> Jobs:
 
 
 def saved_plan(folder: str | Path) -> dict[str, Any]:
-    """The plan of a run as data: its ``name``, and of each of the jobs ``listed`` the class (``job``) and settings."""
+    """The plan of a run as data: its ``name``, and the class (``job``) and settings of each of the jobs ``listed``."""
     path = Path(folder) / PLAN
     if not path.is_file():
         raise ValueError(f"folder must be of a run, with a {PLAN}. Got {str(folder)!r}.")
@@ -127,9 +127,9 @@ def saved_plan(folder: str | Path) -> dict[str, Any]:
 
 
 def _known_class(name: str, modules: Collection[str]) -> type[Job]:
-    """The class of jobs that a file names, which may be of anyone: only a known module is imported.
+    """The job class named in a file, which may come from anyone: only a known module is imported.
 
-    That is one of ``intertwine``, one that is imported already, or of modules and packages that are allowed.
+    Known modules are those of ``intertwine``, those already imported, and allowed modules and packages.
     """  # noqa: DOC501
     module = name.partition(":")[0]
     package = module.partition(".")[0]
@@ -145,7 +145,7 @@ def _known_class(name: str, modules: Collection[str]) -> type[Job]:
 
 
 def plan_name(name: str) -> str:
-    """Refuse a name that is no folder's, in a ``ValueError``: it would lead out of the folder of runs."""
+    """Refuse, with a ``ValueError``, a name that is no folder name, since it could lead out of the folder of runs."""
     if not name or name.startswith(".") or any(c in name for c in "/\\\0") or len(name.encode()) > _LONGEST_NAME:
         raise ValueError(
             f"plan name must be the name of a folder, without separators, dots in front, and at most {_LONGEST_NAME} "

@@ -1,4 +1,4 @@
-"""Jobs on Ray: this machine, or a cluster by address, with its resources, queues and replaced workers."""
+"""Jobs on Ray: on this machine or on a cluster by address, which provides resources, queues and new workers."""
 
 import logging
 import os
@@ -15,15 +15,15 @@ from ...errors import MissingExtraError
 from .executors import Executor, Local
 from .store import Outcome, RunError, Task, perform
 
-_CHECK_EVERY = 5.0  # seconds between looks whether the cluster's head still answers
-_ANSWER = 10.0  # seconds that it may take to
-_AHEAD = 2  # tasks for each core that are queued with Ray, so that no worker waits for the driver
+_CHECK_EVERY = 5.0  # seconds between checks that the cluster's head still answers
+_ANSWER = 10.0  # seconds that an answer may take
+_AHEAD = 2  # tasks per core queued with Ray, so that no worker waits for the driver
 
 
 def choose_executor(
     workers: int | None = None, threads: int = 1, ray: str | None = None, timeout: float | None = None
 ) -> Executor:
-    """Processes of this machine (see ``Local``), or Ray by its address: ``"local"``, ``"auto"`` or ``"HOST:PORT"``."""
+    """An executor: processes of this machine (``Local``), or Ray at ``"local"``, ``"auto"`` or ``"HOST:PORT"``."""
     if ray is None:
         return Local(workers, threads, timeout=timeout)
     local = ray == "local"
@@ -36,10 +36,10 @@ class OnRay(Executor):
     Ray starts and replaces workers and counts cores and GPUs; attempts are counted by the driver, as everywhere.
 
     Args:
-        address: ``None`` starts Ray on this machine, ``"auto"`` joins the cluster that this machine is part of, and
-            ``"HOST:6379"`` or ``"ray://HOST:10001"`` one elsewhere.
+        address: ``None`` starts Ray on this machine, ``"auto"`` joins this machine's cluster, and ``"HOST:6379"`` or
+            ``"ray://HOST:10001"`` joins one elsewhere.
         cpus: Cores that each job takes, and threads that it may use.
-        workers: Cores of a Ray that is started here; all if ``None``.
+        workers: Cores of a Ray instance that is started here; all if ``None``.
 
     Raises:
         MissingExtraError: If Ray is not installed.
@@ -54,8 +54,8 @@ class OnRay(Executor):
         self._ray, self._address, self._cpus = ray, address, cpus
         self._started = not ray.is_initialized()
         self._tasks: dict[Any, tuple[Task, float]] = {}
-        own: dict[str, Any] = {"address": address or "local"}  # "local" never joins a cluster that happens to run here
-        if address is None:  # a Ray that is started here finds jobs where this process does
+        own: dict[str, Any] = {"address": address or "local"}  # "local" never joins a cluster already running here
+        if address is None:  # a Ray started here imports jobs from this process's path
             own |= {"num_cpus": workers, "include_dashboard": False}
             own["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}}
         try:
@@ -69,7 +69,7 @@ class OnRay(Executor):
                 f"Ray cluster must answer. Got none at {address or 'this machine'!r} ({first_line(error)}). Start one "
                 "with 'ray start --head', or leave the address out."
             ) from None
-        names = ("LocalRayletDiedError", "RaySystemError")  # what runs tasks on this machine, or the cluster, is gone
+        names = ("LocalRayletDiedError", "RaySystemError")  # the raylet of this machine, or the cluster, is gone
         self._lost = tuple(getattr(ray.exceptions, name) for name in names if hasattr(ray.exceptions, name))
         self._remote = ray.remote(_perform)
         by_address = address is not None and "ray://" in address
@@ -78,7 +78,7 @@ class OnRay(Executor):
 
     @property
     def words(self) -> str:
-        """Where the cluster is, and how big."""
+        """The address and size of the cluster."""
         gpus = f", {self._resources['GPU']:.0f} GPUs" if self._resources.get("GPU") else ""
         return f"Ray at {self._address or 'this machine'}: {self._resources.get('CPU', 0):.0f} cores{gpus}"
 
@@ -90,7 +90,7 @@ class OnRay(Executor):
         """Queue the task."""
         gpus = task.gpus if self._resources.get("GPU") else 0
         try:
-            # Ray must not repeat a task by itself: attempts are the driver's to count.
+            # Ray must not repeat a task by itself: the driver counts attempts.
             options = self._remote.options(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)
             waited = options.remote(asdict(task), self._cpus)
         except Exception as error:
@@ -98,14 +98,14 @@ class OnRay(Executor):
         self._tasks[waited] = (task, time.monotonic())
 
     def wait(self, timeout: float) -> Sequence[Outcome]:
-        """Outcomes, deaths of workers among them; a ``RunError`` if the cluster is gone."""
+        """Outcomes, including deaths of workers; a ``RunError`` if the cluster is gone."""
         if not self._tasks:
             return []
         try:
             ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=timeout)
-            if ready:  # and whatever else has ended by now
+            if ready:  # and all others that have ended by now
                 ready, _ = self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
-            if time.monotonic() - self._checked >= _CHECK_EVERY:  # a minute without its head, and Ray ends this process
+            if time.monotonic() - self._checked >= _CHECK_EVERY:  # a minute without its head, and Ray ends us
                 _reach(self._head)
                 self._checked = time.monotonic()
         except Exception as error:
@@ -113,8 +113,8 @@ class OnRay(Executor):
         return [self._outcome(waited) for waited in ready]
 
     def close(self) -> None:
-        """Stop the tasks, and Ray if it was started here."""
-        with suppress(Exception):  # a cluster that is gone runs nothing any more
+        """Stop the tasks, and Ray itself if it was started here."""
+        with suppress(Exception):  # a cluster that is gone runs nothing
             _reach(self._head)
             for waited in self._tasks:
                 self._ray.cancel(waited, force=True)
@@ -127,7 +127,7 @@ class OnRay(Executor):
         task, since = self._tasks.pop(waited)
         try:
             return Outcome(**self._ray.get(waited))
-        except self._lost as error:  # nothing can run here any more: the jobs are not to blame
+        except self._lost as error:  # nothing can run any more, which is not the jobs' fault
             raise self._gone(error) from None
         except (self._ray.exceptions.RayError, self._ray.exceptions.RayTaskError) as error:
             return Outcome(task.key, "died", time.monotonic() - since, f"its Ray worker died ({first_line(error)})")
@@ -140,7 +140,7 @@ class OnRay(Executor):
 
 
 def _perform(said: dict[str, Any], threads: int) -> dict[str, Any]:
-    """One task, on a Ray worker."""
+    """The outcome of one task, run on a Ray worker."""
     import torch
 
     torch.set_num_threads(threads)
@@ -148,6 +148,6 @@ def _perform(said: dict[str, Any], threads: int) -> dict[str, Any]:
 
 
 def _reach(address: str) -> None:
-    """Connect to ``HOST:PORT`` and hang up."""
+    """Connect to ``HOST:PORT`` and disconnect."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), timeout=_ANSWER).close()

@@ -1,8 +1,8 @@
 """Store of a run on disk: results, and a log of jobs for people.
 
-A result is a JSON file for each job, written by its worker before completion is reported. The log, which the driver
-writes, is one JSON file with state, attempts, times and errors. Whether a job is finished is decided by its result
-alone, so a lost log loses no work.
+Each job's result is a JSON file, written by its worker before completion is reported. The log, written by the driver,
+is one JSON file with states, attempts, times and errors. Only the result decides whether a job is finished, so a lost
+log loses no work.
 """
 
 import os
@@ -29,41 +29,41 @@ from .job import PLAN, saved_plan
 FILE = "jobs.json"
 State = Literal["waiting", "running", "done", "failed"]
 
-_EVERY = 5.0  # seconds between writes while jobs run
-_LINES = 12  # of a traceback that are kept
+_EVERY = 5.0  # seconds between log writes while jobs run
+_LINES = 12  # lines kept of a traceback
 
 
 class RunError(IntertwineError, RuntimeError):
-    """A run that cannot go on: its folder or its cluster failed. Finished jobs are kept."""
+    """A run that cannot continue because its folder or cluster failed. Finished jobs are kept."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A job as text, ready to be sent anywhere."""
+    """A job as text, ready to be sent to a worker."""
 
-    key: str  # Under which its result is kept
+    key: str  # Key under which its result is kept
     job: str  # ``module:name`` of its class
     config: dict[str, Any]  # Its settings
-    folder: str  # Where results are kept; every worker must see it under this path
+    folder: str  # Folder of results; every worker must see it under this path
     gpus: float = 0.0  # Share of a GPU that it takes
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one attempt."""
+    """The outcome of one attempt."""
 
-    key: str  # Of the task
-    # ``done``; ``failed`` if the job raised; ``died`` if its worker did; ``storage`` if nothing could be written,
-    # which no repetition cures
+    key: str  # Key of the task
+    # ``done``; ``failed`` if the job raised; ``died`` if its worker died; ``storage`` if nothing could be written,
+    # which no retry cures
     state: Literal["done", "failed", "died", "storage"]
-    seconds: float = 0.0  # How long it took, by a clock that nobody sets
-    error: str = ""  # What went wrong
-    worker: str = ""  # Who did it
+    seconds: float = 0.0  # Duration, by a monotonic clock
+    error: str = ""  # The error, if any
+    worker: str = ""  # Name of the worker
 
 
 @contextmanager
 def only_driver(home: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases when this process ends, however it ends."""
+    """Hold the folder's lock, which the system releases whenever and however this process ends."""
     with ExitStack() as held:
         try:
             held.enter_context(hold(home))
@@ -76,17 +76,17 @@ def only_driver(home: Path) -> Iterator[None]:
 
 
 def result_path(folder: Path, key: str) -> Path:
-    """Where the result of a job lies once it is finished."""
+    """The path of a finished job's result."""
     return folder / "results" / f"{key}.json"
 
 
 def finished(folder: Path) -> set[str]:
-    """Keys of all results that lie in the folder."""
+    """Keys of all results in the folder."""
     return {file.stem for file in (folder / "results").glob("*.json") if not file.name.startswith(".")}
 
 
 def intact(task: Task) -> bool:
-    """Whether the result of a job lies there, reads, and is of this very job: what is not is run again."""
+    """Whether the result of a job exists, is readable and belongs to this very job; otherwise it is run again."""
     try:
         said = read_json(result_path(Path(task.folder), task.key))
     except (OSError, ValueError):
@@ -98,7 +98,7 @@ def intact(task: Task) -> bool:
 
 
 def perform(task: Task, worker: str = "") -> Outcome:
-    """Do a task and write its result; every executor's workers end up here. What the job raises is an outcome."""
+    """Run a task and write its result, in the workers of every executor. An exception of the job becomes an outcome."""
     start = time.perf_counter()
     home = Path(task.folder)
     try:
@@ -121,7 +121,7 @@ def perform(task: Task, worker: str = "") -> Outcome:
 
 
 def machine(device: str | None = None) -> str:
-    """What computes here: the GPU, where there is one and the device may be one; else the CPU's architecture."""
+    """The hardware that computes here: the GPU, if there is one and the device allows it; else the CPU architecture."""
     import torch
 
     if device not in (None, "cpu") and torch.cuda.is_available():
@@ -131,7 +131,7 @@ def machine(device: str | None = None) -> str:
 
 @contextmanager
 def _no_input() -> Iterator[None]:
-    """Nothing to read on standard input: a job that asks there gets an end of file, and does not wait for ever."""
+    """Close standard input: a job that reads from it gets an end of file instead of waiting for ever."""
     before = sys.stdin
     with open(os.devnull, encoding="utf-8") as sys.stdin:
         try:
@@ -151,13 +151,13 @@ def remove(folder: Path, keys: Iterable[str]) -> None:
 class Entry:
     """One job in the log."""
 
-    key: str  # Of its result
-    label: str  # For people
+    key: str  # Key of its result
+    label: str  # Label for people
     state: State  # ``waiting``, ``running``, ``done``, or ``failed`` after the last retry
-    attempts: int = 0  # How often it was started, over all runs
-    seconds: float | None = None  # Of its last attempt
-    error: str = ""  # Of its last attempt
-    worker: str = ""  # Who made it
+    attempts: int = 0  # Number of starts, over all runs
+    seconds: float | None = None  # Duration of its last attempt
+    error: str = ""  # Error of its last attempt
+    worker: str = ""  # Worker of its last attempt
 
 
 def read_log(path: Path) -> tuple[Entry, ...]:
@@ -173,13 +173,13 @@ def read_log(path: Path) -> tuple[Entry, ...]:
 
 
 class Log:
-    """The log of one run, as its driver keeps it: of the plan's jobs, labels by key, some of which are done."""
+    """The log of one run, kept by its driver; it starts from the jobs (labels by key) and the keys already done."""
 
     def __init__(self, path: Path, jobs: Mapping[str, str], done: set[str]) -> None:
         self._path = path
         try:
             before = {entry.key: entry for entry in read_log(path)}
-        except ValueError:  # missing or damaged: attempts are counted anew
+        except ValueError:  # missing or damaged: attempts are counted from zero
             before = {}
         self._entries = {
             key: replace(
@@ -191,13 +191,13 @@ class Log:
         self.write()
 
     def enter(self, key: str, state: State, **attempt: Any) -> None:
-        """A job was given to a worker, or an attempt ended, with its ``seconds``, ``error`` and ``worker``."""
+        """Record that a job was started, or that an attempt ended, with its ``seconds``, ``error`` and ``worker``."""
         entry = self._entries[key]
         attempts = entry.attempts + (state == "running")
         self._entries[key] = replace(entry, state=state, attempts=attempts, **attempt)
 
     def write(self, now: bool = True) -> None:
-        """Write the file; without ``now`` only if the last time was some seconds ago."""
+        """Write the file; without ``now``, only if the last write was some seconds ago."""
         if not now and time.monotonic() - self._written < _EVERY:
             return
         try:
@@ -209,13 +209,13 @@ class Log:
 
 @dataclass(frozen=True)
 class Overview:
-    """One run as its folder has it."""
+    """One run, as described by its folder."""
 
-    name: str  # Of the plan
-    folder: Path  # Where it lies
-    plan: str  # How many jobs of which classes it has, as text
+    name: str  # Name of the plan
+    folder: Path  # Folder of the run
+    plan: str  # Its numbers of jobs by class, as text
     entries: Sequence[Entry]  # Its jobs
-    stale: int  # Results of earlier plans or earlier code
+    stale: int  # Number of results of earlier plans or earlier code
 
     def count(self, state: str) -> int:
         """Number of jobs in a state."""
@@ -223,17 +223,17 @@ class Overview:
 
     @property
     def seconds(self) -> float:
-        """Time that the finished jobs took, added up."""
+        """Total time of the finished jobs."""
         return sum(entry.seconds or 0.0 for entry in self.entries if entry.state == "done")
 
 
 def overviews(folder: str | Path = "runs") -> list[Overview]:
-    """All runs in a folder that have begun: before that there is a plan, and no log."""
+    """All runs in a folder that have begun; before that, a run has a plan but no log."""
     return [overview(plan.parent) for plan in sorted(Path(folder).glob(f"*/{PLAN}")) if (plan.parent / FILE).is_file()]
 
 
 def overview(folder: str | Path) -> Overview:
-    """One run, as its log says. Jobs that were running when a driver was killed are still called running."""
+    """One run, according to its log. Jobs that were running when a driver was killed still count as running."""
     folder = Path(folder)
     if not (folder / FILE).is_file():
         raise ValueError(f"folder must be of a run, with {PLAN} and {FILE}. Got {str(folder)!r}.")
@@ -245,7 +245,7 @@ def overview(folder: str | Path) -> Overview:
 
 
 def clean(folder: str | Path, everything: bool = False) -> int:
-    """Remove results of earlier plans and code, or with ``everything`` the whole run, if no driver works there."""
+    """Remove results of earlier plans and code (with ``everything``, the whole run), if no driver works there."""
     found = overview(folder)
     there = finished(found.folder)
     with only_driver(found.folder):

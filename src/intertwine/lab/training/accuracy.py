@@ -1,4 +1,4 @@
-"""Accuracy of a model, and where and how precisely it is computed."""
+"""Accuracy of a model; choice of device and precision."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -8,16 +8,16 @@ from torch import nn
 
 from ...features.evaluate import evaluate
 
-_UNITS = ("amx_tile", "avx512_bf16")  # of CPUs that multiply in bfloat16
+_UNITS = ("amx_tile", "avx512_bf16")  # features of CPUs that multiply in bfloat16
 
 
 def accuracy(model: nn.Module, loader: Iterable[Any]) -> float:
     """Fraction of examples ``(inputs, labels, ...)``, 0 to 1, whose largest logit ``(N, classes)`` is at their label.
 
-    The model is run in eval mode and left in the mode it had.
+    The model is run in eval mode and then returned to its own mode.
 
     Raises:
-        ValueError: If the loader is empty, or its labels are no classes.
+        ValueError: If the loader is empty, or its labels are not classes.
 
     Examples:
         >>> batches = [(torch.eye(3), torch.tensor([0, 1, 0]))]
@@ -31,7 +31,7 @@ def accuracy(model: nn.Module, loader: Iterable[Any]) -> float:
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
-    """A device that this machine has, else a ``ValueError``; ``"auto"`` is CUDA where there is one, else the CPU."""
+    """A device of this machine, else a ``ValueError``; ``"auto"`` is CUDA if available, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -41,7 +41,7 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device must be one that this machine has. Got {str(chosen)!r}, and CUDA is not available.")
     try:
-        torch.zeros(1, device=chosen).tolist()  # the meta device gives tensors, but no numbers
+        torch.zeros(1, device=chosen).tolist()  # the meta device makes tensors without numbers
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(
             f"device must be one that this machine has. Got {str(chosen)!r}, which does not compute here."
@@ -50,9 +50,9 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
 
 
 def fast_precision(device: str | torch.device = "auto") -> Literal["float32", "bfloat16"]:
-    """The precision in which training is fastest here: bfloat16 where the hardware multiplies in it.
+    """The precision in which training is fastest here: bfloat16 if the hardware multiplies in it.
 
-    Elsewhere bfloat16 is emulated, and slower than float32.
+    Otherwise bfloat16 is emulated, and slower than float32.
     """
     kind = choose_device(device).type
     if kind == "cuda":

@@ -1,4 +1,4 @@
-"""Random changes of a batch: translations, mirror images, resized crops, RandAugment, mixup and CutMix."""
+"""Random augmentation of a batch: translation, mirroring, resized crops, RandAugment, mixup and CutMix."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +18,14 @@ _TURN, _SHEAR, _SHIFT, _ENHANCE, _ADD = 30.0, 0.3, 0.45, 0.9, 110 / 255
 
 
 def augment(x: Tensor, translate: int, flip: bool, crop: float = 0.0) -> Tensor:
-    """Crop every image, move it by up to ``translate`` pixels each way and mirror every second one, on average.
+    """A batch with every image cropped, shifted by up to ``translate`` pixels each way, and mirrored half of the time.
 
-    Pixels that come in from outside are 0, which is the mean colour of inputs whose channel means were subtracted.
-    Images are ``(N, C, H, W)``, normalised; ``crop`` is the least share of one that a random crop keeps before it is
-    resized. Without anything to do ``x`` itself comes back. Random numbers are torch's global ones.
+    Pixels shifted in from outside are 0, the mean colour of inputs whose channel means were subtracted. Images are
+    ``(N, C, H, W)``, normalised; ``crop`` is the smallest share of an image that a random crop keeps before resizing.
+    If there is nothing to do, ``x`` itself is returned. Random numbers come from torch's global generator.
 
     Raises:
-        ValueError: If ``x`` is no batch of images.
+        ValueError: If ``x`` is not a batch of images.
 
     Examples:
         >>> augment(torch.ones(8, 3, 5, 5), translate=2, flip=True).shape
@@ -52,9 +52,9 @@ def augment(x: Tensor, translate: int, flip: bool, crop: float = 0.0) -> Tensor:
 
 
 def draw_crops(n: int, least: float) -> Tensor:
-    """Boxes ``(n, 4)``: height, width, top and left as shares of the image, ``least`` to all of its area.
+    """Random boxes ``(n, 4)``: height, width, top and left as shares of the image, with ``least`` to all of its area.
 
-    Their aspects are 3/4 to 4/3 (Szegedy et al. 2015); those that do not fit are made to.
+    Their aspect ratios are 3/4 to 4/3 (Szegedy et al. 2015); boxes that do not fit are adjusted.
     """
     area, aspect, top, left = torch.rand(4, n)
     area, ratio = least + (1 - least) * area, ((2 * aspect - 1) * math.log(4 / 3)).exp()
@@ -63,7 +63,7 @@ def draw_crops(n: int, least: float) -> Tensor:
 
 
 def resized(x: Tensor, boxes: Tensor) -> Tensor:
-    """Boxes ``(N, 4)`` of images ``(N, C, H, W)``, brought to the images' size by bilinear interpolation."""
+    """Boxes ``(N, 4)`` of images ``(N, C, H, W)``, resized to the images' size by bilinear interpolation."""
     height, width, top, left = boxes.to(x).T
     zero = torch.zeros_like(height)
     across = torch.stack([width, zero, 2 * left + width - 1], 1)
@@ -73,15 +73,15 @@ def resized(x: Tensor, boxes: Tensor) -> Tensor:
 
 
 def mix(x: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
-    """Mix every example with another one of its batch, by mixup or CutMix.
+    """A batch with every example mixed with another one of it, by mixup or CutMix.
 
     With weight ``l`` from Beta(a, a), mixup gives ``l x_i + (1 - l) x_j``; CutMix replaces one rectangle of about
-    ``1 - l`` of the area by the other image's. Targets are mixed in the proportion that was really used. One choice of
-    method and weight holds for the batch. Sources: Zhang et al. 2018 (arXiv:1710.09412), Yun et al. 2019
+    ``1 - l`` of the area by that of the other image. Targets are mixed in the proportion actually used. The method and
+    weight are chosen once per batch. Sources: Zhang et al. 2018 (arXiv:1710.09412), Yun et al. 2019
     (arXiv:1905.04899); paper 1 trains its transformers with both (v2 D.4).
 
-    Inputs are ``(N, C, *S)``, labels ``(N,)``; ``mixup`` and ``cutmix`` are a of each, 0 leaves it out; with both,
-    half of the batches take either. Targets ``(N, classes)`` sum to 1. Random numbers are torch's global ones.
+    Inputs are ``(N, C, *S)``, labels ``(N,)``; ``mixup`` and ``cutmix`` are the ``a`` of each, and 0 disables it; with
+    both, half of the batches use either. Targets ``(N, classes)`` sum to 1. Random numbers are torch's global ones.
 
     Examples:
         >>> x, t = mix(torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 0]), classes=3, mixup=0.8, cutmix=1.0)
@@ -97,7 +97,7 @@ def mix(x: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) ->
     other = torch.randperm(len(x)).to(x.device)
     if not cut:
         mixed_x = weight * x + (1 - weight) * x[other]
-    else:  # a rectangle with the image's proportions at a random centre, cut off at the border
+    else:  # a rectangle with the image's proportions at a random centre, clipped at the border
         (h, w), side, mixed_x = x.shape[-2:], (1 - weight) ** 0.5, x.clone()
         ends = []
         for size in (h, w):
@@ -105,16 +105,16 @@ def mix(x: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) ->
             ends += [max(centre - length // 2, 0), min(centre - length // 2 + length, size)]
         top, bottom, left, right = ends
         mixed_x[..., top:bottom, left:right] = x[other][..., top:bottom, left:right]
-        weight = 1 - (bottom - top) * (right - left) / (h * w)  # the share that is left
+        weight = 1 - (bottom - top) * (right - left) / (h * w)  # the remaining share
     return mixed_x, weight * targets + (1 - weight) * targets[other]
 
 
 def random_augment(x: Tensor, strength: float) -> Tensor:
-    """Apply two of 15 operations to every image, each with probability 1/2.
+    """Images changed by two of 15 operations each, applied with probability 1/2.
 
-    Each draws its strength from a normal distribution of deviation 0.5 around ``strength``, and its sign. Sources:
-    Cubuk et al. 2020 (arXiv:1909.13719), with the operations and ranges of the recipe of Hassani et al. 2021 that paper
-    1 trains its transformers by (v2 D.4): ``rand-m9-mstd0.5-inc1``.
+    Each operation draws its strength from a normal distribution of deviation 0.5 around ``strength``, and a random
+    sign. Sources: Cubuk et al. 2020 (arXiv:1909.13719), with the operations and ranges of Hassani et al. 2021, with
+    which paper 1 trains its transformers (v2 D.4): ``rand-m9-mstd0.5-inc1``.
 
     Images are ``(N, C, H, W)``, 0 to 1, and the strength is 0 to 10. Random numbers are torch's global ones.
 
@@ -136,7 +136,7 @@ def random_augment(x: Tensor, strength: float) -> Tensor:
 
 
 def _blend(other: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Away from another image, or towards it."""
+    """An operation that moves images towards another image, or away from it."""
     return lambda x, level: other(x) + (x - other(x)) * (1 + _ENHANCE * level)
 
 
@@ -147,7 +147,7 @@ def _grey(x: Tensor) -> Tensor:
 
 def _smooth(x: Tensor) -> Tensor:
     window = x.new_tensor([[1, 1, 1], [1, 5, 1], [1, 1, 1]]).div(13).expand(x.shape[1], 1, 3, 3)
-    smooth = x.clone()  # the border stays
+    smooth = x.clone()  # the border stays unchanged
     smooth[..., 1:-1, 1:-1] = F.conv2d(x, window, groups=x.shape[1])
     return smooth
 
@@ -158,7 +158,7 @@ def _stretched(x: Tensor, level: Tensor) -> Tensor:
 
 
 def _equalized(x: Tensor, level: Tensor) -> Tensor:
-    """Every value by the share of the channel's pixels below it."""
+    """Every value replaced by the share of the channel's pixels below it."""
     flat = (x.flatten(2) * 255).round()
     ranks = torch.searchsorted(flat.sort(2).values, flat)
     most = ranks.amax(2, keepdim=True)
@@ -166,12 +166,12 @@ def _equalized(x: Tensor, level: Tensor) -> Tensor:
 
 
 def _posterized(x: Tensor, level: Tensor) -> Tensor:
-    step = 2.0 ** (4 + (4 * level.abs()).floor())  # of 256: 4 bits are left, or fewer
+    step = 2.0 ** (4 + (4 * level.abs()).floor())  # of 256: at most 4 bits remain
     return ((x * 255).round() / step).floor() * step / 255
 
 
 def _affine(rows: Callable[[Tensor, Tensor, Tensor], list[list[Tensor]]]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Images through an affine map of their coordinates (-1 to 1), two rows from the level; what comes in is grey."""
+    """An operation by an affine map of coordinates (-1 to 1), with two rows given by the level; gaps become grey."""
 
     def operation(x: Tensor, level: Tensor) -> Tensor:
         s = level.flatten()
@@ -204,12 +204,12 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "TranslateX": _affine(lambda s, zero, one: [[one, zero, 2 * _SHIFT * s], [zero, one, zero]]),
     "TranslateY": _affine(lambda s, zero, one: [[one, zero, zero], [zero, one, 2 * _SHIFT * s]]),
 }
-"""Images 0 to 1 and levels ``(N, 1, 1, 1)`` from -1 to 1 to new images, which may leave 0 to 1."""
+"""Maps from images in 0 to 1 and levels ``(N, 1, 1, 1)`` in -1 to 1 to new images, which may leave 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Augmented:
-    """Batches of normalised images, randomly cropped, moved and mirrored by torch's global numbers: see ``augment``."""
+    """Batches of normalised images, cropped, shifted and mirrored by torch's global generator: see ``augment``."""
 
     batches: Batches
     translate: int
@@ -225,20 +225,20 @@ class Augmented:
 
 
 class StepBatches:
-    """For every step the batch that each seed's own run sees: its order of examples, augmentation and mixing."""
+    """The batches of every step, as each seed's own run sees them: order of examples, augmentation and mixing."""
 
     def __init__(self, data: DataSplits, recipe: Recipe, seeds: Sequence[int], device: torch.device) -> None:
         self.seeds, self._recipe, self._classes = list(seeds), recipe, len(data.classes)
         self._device, self._batches = device, Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
         self._examples, size = len(data.train), recipe.batch_size
-        # batch norm cannot normalise one example, so that a last batch of one is left out
+        # batch norm cannot normalise a single example, so a last batch of one is left out
         self.per_epoch = max(self._examples // size + (self._examples % size > 1), 1)
         self._epoch, self._orders = -1, []  # type: int, list[Tensor]
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs ``(k, B, C, *S)`` and targets ``(k, B)``, or ``(k, B, classes)`` where examples are mixed.
+        """Inputs ``(k, B, C, *S)`` and targets ``(k, B)``, or ``(k, B, classes)`` if examples are mixed.
 
-        Torch's global generator is left where the seed's augmentation and mixing, and then dropout, draw from it.
+        Torch's global generator is left in the state from which the seed's augmentation, mixing and dropout draw.
         """
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
@@ -250,7 +250,7 @@ class StepBatches:
         own = []
         for seed, part in zip(self.seeds, inputs.unflatten(0, index.shape), strict=True):
             begin(mixed(seed, "step", step), self._device)
-            if recipe.automatic:  # which works on the scale 0 to 1
+            if recipe.automatic:  # RandAugment works on a scale of 0 to 1
                 mean, std = (part.new_tensor(v)[:, None, None] for v in (self._batches.mean, self._batches.std))
                 part = (random_augment((part * std + mean).clamp(0, 1), recipe.automatic) - mean) / std
             own.append(augment(part, recipe.translate, recipe.flip, crop=recipe.crop))

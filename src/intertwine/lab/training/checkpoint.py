@@ -1,4 +1,4 @@
-"""Checkpoints: weights as safetensors, and a card in JSON that says what they are."""
+"""Checkpoints: weights as safetensors, and a JSON card that describes them."""
 
 import hashlib
 from collections.abc import Container, Mapping
@@ -16,32 +16,32 @@ from ..._words import first_line
 from ...errors import CheckpointError
 from ..networks import NETWORKS, build
 
-_LISTED = 5  # tensor names that an error message shows
+_LISTED = 5  # most tensor names in an error message
 
 
 class Card(BaseModel):
-    """What a checkpoint is and where it came from."""
+    """The card of a checkpoint: what it is and where it came from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    architecture: str  # What ``networks.build`` was given, with every argument that is not a default; or a class name
+    architecture: str  # Text for ``networks.build`` with every non-default argument; or a class name
     data: str = ""  # Name of the data set
-    seed: int | None = None  # Of the initial weights, the order of examples and the augmentation
+    seed: int | None = None  # Seed of the initial weights, the order of examples and the augmentation
     recipe: dict[str, Any] = Field(default_factory=dict)  # Settings of the training run
-    start: str = ""  # Digest of the initial weights, where a module was given whose weights do not follow from the seed
+    start: str = ""  # Digest of the initial weights, if a module was given whose weights do not follow from the seed
     metrics: dict[str, float | None] = Field(default_factory=dict)  # Accuracies and losses by name
-    best_epoch: int | None = None  # Epoch, from 1, whose weights these are
-    engine: str = ""  # How it was trained with others; empty where by itself
-    mean: tuple[float, ...] = ()  # Channel means that inputs were centred by
-    std: tuple[float, ...] = ()  # Channel standard deviations that inputs were divided by
+    best_epoch: int | None = None  # Epoch of these weights, from 1
+    engine: str = ""  # How it was trained together with others; empty if alone
+    mean: tuple[float, ...] = ()  # Channel means subtracted from inputs
+    std: tuple[float, ...] = ()  # Channel standard deviations by which inputs were divided
     classes: tuple[str, ...] = ()  # Class names, in logit order
     shape: tuple[int, ...] = ()  # Shape of one input
-    versions: dict[str, str] = Field(default_factory=versions)  # Of Python, torch and intertwine
-    sha256: str = ""  # Of the file of the weights; empty where it was written without
+    versions: dict[str, str] = Field(default_factory=versions)  # Versions of Python, torch and intertwine
+    sha256: str = ""  # Hash of the weights file; empty if not recorded
 
 
 def card_path(path: str | Path) -> Path:
-    """Where the card of a checkpoint lies: beside it, ending in ``.json``."""
+    """The path of a checkpoint's card: beside it, ending in ``.json``."""
     return Path(path).with_suffix(".json")
 
 
@@ -56,7 +56,7 @@ def save_checkpoint(path: str | Path, model: nn.Module, card: Card) -> Path:
 
 
 def read_card(path: str | Path) -> Card | None:
-    """Read the card beside a checkpoint; ``None`` where there is none, a ``CheckpointError`` where it is no card."""
+    """The card beside a checkpoint; ``None`` if there is none, a ``CheckpointError`` if the file is no card."""
     beside = card_path(path)
     if not beside.is_file():
         return None
@@ -70,7 +70,7 @@ def read_card(path: str | Path) -> Card | None:
 
 
 def check_card(path: str | Path, card: Card | None) -> None:
-    """Refuse, with a ``CheckpointError``, weights that are not those that their card was written for."""
+    """Refuse, with a ``CheckpointError``, weights for which their card was not written."""
     if card is not None and card.sha256 and card.sha256 != file_digest(path):
         raise CheckpointError(
             f"checkpoint must be the file that its card was written for. Got {str(path)!r}, of another SHA-256 than "
@@ -80,16 +80,16 @@ def check_card(path: str | Path, card: Card | None) -> None:
 
 
 def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
-    """Build a network and load its weights, which must be those that the card beside them was written for.
+    """Build a network and load its weights, which must match the card beside them.
 
     Args:
-        path: Safetensors, or a torch file that reads with ``weights_only=True``.
-        model: What the weights belong to: a module (its weights are replaced), or text for ``networks.build``; what the
-            card says if ``None``.
+        path: Safetensors, or a torch file that can be read with ``weights_only=True``.
+        model: The network of the weights: a module (its weights are replaced), or text for ``networks.build``; if
+            ``None``, the network that the card names.
 
     Raises:
-        CheckpointError: If the file is missing, damaged, unsafe, of another architecture or not the card's, or nothing
-            says which architecture.
+        CheckpointError: If the file is missing, damaged, unsafe, of another architecture or not the card's, or if the
+            architecture is unknown.
     """
     path = Path(path)
     tensors, card, beside = read_tensors(path), read_card(path), str(card_path(path))
@@ -113,7 +113,7 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
 
 
 def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Module:
-    """Build a network and load weights; whether they fit is seen before the network takes memory."""
+    """The network of a text with weights loaded; mismatches are found before the network takes memory."""
     with torch.device("meta"):
         wanted = build(spec).state_dict()
     _check_architecture(wanted, plain_names(tensors, wanted), source, spec)
@@ -167,7 +167,7 @@ def plain_names(tensors: Mapping[str, Tensor], wanted: Container[str] = ()) -> M
 
 
 def _check_architecture(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: str, name: str) -> None:
-    # Old checkpoints lack the step counter of batch norm, which nothing computes with in eval mode.
+    # Old checkpoints lack batch norm's step counter, which is not used in eval mode.
     missing = [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]
     unexpected = [key for key in tensors if key not in wanted]
     mismatched = [
@@ -192,6 +192,6 @@ def _check_architecture(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tens
 
 
 def digest(module: nn.Module) -> str:
-    """Hash of a module's parameters and buffers, bit for bit; their names and types count too."""
+    """Hash of a module's parameters and buffers, bit for bit, including their names and types."""
     parts = (part for name, t in module.state_dict().items() for part in (f"{name} {t.dtype} {tuple(t.shape)}", t))
     return digest_of(parts, hashlib.blake2b(digest_size=16))

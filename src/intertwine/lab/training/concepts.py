@@ -1,4 +1,4 @@
-"""Training to name concepts at every place of an image, for networks that are dissected."""
+"""Training of networks for dissection: to name the concepts at every place of an image."""
 
 import torch
 import torch.nn.functional as F
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from ..._progress import track
 from ...dissection import ConceptSet
 
-_BATCH, _RATE = 32, 5e-3  # images of a step, and the first learning rate
+_BATCH, _RATE = 32, 5e-3  # images per step, and the initial learning rate
 
 
 def dense_targets(labels: Tensor, concepts: int, size: tuple[int, int]) -> Tensor:
-    """The share of each cell of a coarse grid that each concept covers: ``(B, K, h, w)`` to ``(B, C, *size)``."""
+    """The share of each coarse grid cell covered by each concept: ``(B, K, h, w)`` to ``(B, C, *size)``."""
     b, _, h, w = labels.shape
     one_hot = torch.zeros(b, concepts + 1, h, w, device=labels.device)
     one_hot.scatter_(1, labels.long() % (concepts + 1), 1.0)
@@ -21,10 +21,10 @@ def dense_targets(labels: Tensor, concepts: int, size: tuple[int, int]) -> Tenso
 def train_on_concepts(
     model: nn.Module, concepts: ConceptSet, *, epochs: int = 12, seed: int = 0, progress: bool = False
 ) -> list[float]:
-    """Teach a network to name the concepts at every place: binary cross-entropy with the covered shares, AdamW, cosine.
+    """Train a network to name the concepts at every place: binary cross-entropy with covered shares, AdamW, cosine.
 
-    It has a method ``dense``, is trained in place and left in evaluation mode; images are small enough for memory, and
-    their order follows from ``seed``. Gives the mean loss of each epoch.
+    The network must have a method ``dense``; it is trained in place and left in evaluation mode. Images must fit in
+    memory, and their order follows from ``seed``. Returns the mean loss of each epoch.
     """
     whole, device = next(concepts.batches(len(concepts))), next(model.parameters()).device
     images = whole.images.to(device)
@@ -53,9 +53,9 @@ def train_on_concepts(
 
 @torch.no_grad()
 def place_accuracy(model: nn.Module, concepts: ConceptSet) -> float:
-    """Mean average precision with which a network that has ``dense`` ranks places that a concept mostly covers.
+    """Mean average precision with which a network with ``dense`` ranks the places mostly covered by a concept.
 
-    It is the mean over the concepts that cover at least one place of images that it was not trained on.
+    The mean is over concepts that cover at least one place; the images should not be those of training.
     """
     from sklearn.metrics import average_precision_score
 

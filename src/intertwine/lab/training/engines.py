@@ -1,7 +1,7 @@
-"""Steps of k networks of one architecture, each by itself or side by side, and which of the two suits them.
+"""Training steps of k networks of one architecture, one by one or side by side, and the choice between the two.
 
-Side by side they are one network: the channels lie beside each other, ``(N, k C, H, W)``. A convolution with k times as
-many groups keeps them apart, and so does whatever acts on each channel alone: batch norm, activations, pooling.
+Side by side, they form one network with concatenated channels, ``(N, k C, H, W)``. A convolution with k times as many
+groups keeps them apart, and so does everything that acts per channel: batch norm, activations, pooling.
 """
 
 import copy
@@ -21,10 +21,10 @@ from .recipe import Recipe
 
 IN_TURN, GROUPED, BY_TWO = "in turn", "grouped", "grouped by 2"
 ENGINES: dict[str, int | None] = {IN_TURN: 1, GROUPED: None, BY_TWO: 2}  # networks side by side; ``None`` for all
-_TOLERANCE = 1e-8  # of logits in float64
+_TOLERANCE = 1e-8  # tolerance of logits in float64
 _SMALL_INPUT = 256  # numbers of an example: digits have 64
 _SMALL_NETWORK = 1_000_000  # weights
-# They act on each channel by itself, or keep the order of the channels.
+# Modules that act per channel, or keep the order of the channels.
 _CHANNELWISE = (
     nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.Sigmoid, nn.Identity,
     nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Flatten,
@@ -32,14 +32,14 @@ _CHANNELWISE = (
 
 
 class Engine:
-    """k networks of one architecture in parts, each with its optimizer: single networks, or several side by side.
+    """k networks of one architecture in parts, each with its optimizer; a part is one network or several side by side.
 
     All engines compute the same: each network's own loss and update, as if it were alone, up to rounding. The channels
-    of a part's networks are kept apart by grouped convolutions (``group_networks``). A loss depends on its own network
-    only, so the gradient of the sum of the losses holds each network's own gradient; and the optimizers work element
-    by element, so that one of a part is one of each network. Two at a time leave activations in a processor's cache.
+    of a part's networks are kept apart by grouped convolutions (``group_networks``). A loss depends only on its own
+    network, so the gradient of the summed losses contains each network's own gradient. Optimizers work elementwise, so
+    that one optimizer per part acts as one per network. Two at a time keep activations in a processor's cache.
 
-    The networks, in training mode, are not changed. As many ``workers`` compute parts at a time, each on
+    The given networks, in training mode, are not changed. ``workers`` parts are computed at a time, each on
     ``recipe.threads`` threads, which changes no bit.
     """
 
@@ -55,13 +55,13 @@ class Engine:
         last = self._half if self._alone else on_cpu
         self._channels_last = [last and not any(map(_overruns, part.modules())) for part in self._parts]
         for part in compress(self._parts, self._channels_last):
-            cast(Any, part).to(memory_format=torch.channels_last)  # not all releases type it
+            cast(Any, part).to(memory_format=torch.channels_last)  # not typed in all releases
         self._optimizers = [recipe.make_optimizer(part) for part in self._parts]
         self._graphs = [Replayed(partial(self._gradients, i)) for i in range(len(self._parts))]
         self._pool: ThreadPoolExecutor | None = None
 
     def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
-        """One step of each network; gives ``(k,)`` losses before it.
+        """Take one step of each network; returns the ``(k,)`` losses before it.
 
         ``inputs`` is ``(k, B, C, *S)``, ``targets`` ``(k, B)``, or ``(k, B, classes)`` one network at a time.
         """
@@ -84,13 +84,13 @@ class Engine:
         return torch.cat(self._each(losses))
 
     def _gradients(self, i: int, inputs: Tensor, wanted: Tensor) -> tuple[Tensor | None, ...]:
-        """Losses ``(k',)`` of the networks of part ``i``, and the gradient of each parameter, where it has one."""
+        """Losses ``(k',)`` of the networks of part ``i``, and the gradient of each parameter that has one."""
         part = self._parts[i]
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self._half):
             out = part(self._laid_out(inputs[0] if self._alone else inputs.transpose(0, 1).flatten(1, 2), i))
         logits, smoothing = self._apart(out.float() if self._half else out, i), self.recipe.label_smoothing
         if self._alone:
-            if wanted.ndim > 2:  # mixed, of the classes that there are; a network may have more outputs
+            if wanted.ndim > 2:  # mixed targets over the existing classes; a network may have more outputs
                 wanted = F.pad(wanted, (0, logits.shape[-1] - wanted.shape[-1]))
             found = F.cross_entropy(logits[0], wanted[0], label_smoothing=smoothing)[None]
         else:
@@ -102,7 +102,7 @@ class Engine:
         return found.detach(), *(p.grad for p in part.parameters())
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """``(k, B, classes)`` for shared inputs ``(B, C, *S)``, in evaluation mode."""
+        """Logits ``(k, B, classes)`` for shared inputs ``(B, C, *S)``, in evaluation mode."""
 
         def logits(i: int) -> Tensor:
             with torch.no_grad():
@@ -118,7 +118,7 @@ class Engine:
         return ungrouped(self._parts[part].state_dict(), self._sizes[part], place)
 
     def snapshot(self) -> dict[str, Any]:
-        """Weights, buffers and optimizers, as tensors and plain data."""
+        """Weights, buffers and optimizer states, as tensors and plain data."""
         return {
             "networks": [part.state_dict() for part in self._parts],
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
@@ -132,7 +132,7 @@ class Engine:
             optimizer.load_state_dict(saved)
 
     def close(self) -> None:
-        """Let go of what an engine holds besides memory."""
+        """Release resources other than memory."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -142,33 +142,33 @@ class Engine:
         return x.contiguous(memory_format=torch.channels_last) if last else x
 
     def _apart(self, out: Tensor, i: int) -> Tensor:
-        """``(k', B, classes)`` of the networks of part ``i``."""
+        """Outputs ``(k', B, classes)`` of the networks of part ``i``."""
         return out[None] if self._alone else out.view(len(out), self._sizes[i], -1).transpose(0, 1)
 
     def _each(self, work: Callable[[int], Tensor]) -> list[Tensor]:
-        """``work`` of each part, as many at a time as there are workers."""
+        """The results of ``work`` on each part, computed with as many at a time as there are workers."""
         count = len(self._parts)
         if min(count, self.workers) < 2:
             return [work(i) for i in range(count)]
-        if self._pool is None:  # the number of threads is a setting of each calling thread
+        if self._pool is None:  # the number of threads is set per calling thread
             threads = (self.recipe.threads,)
             self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=threads)
         return list(self._pool.map(work, range(count)))
 
 
 def _overruns(layer: nn.Module) -> bool:
-    """Whether, channels last, the gradient of its weights may overrun memory: oneDNN issue 6035 (torch 2.13)."""
-    if not isinstance(layer, nn.Conv2d) or layer.groups > 1 or layer.in_channels >= 16:  # numbers of a register
+    """Whether its channels-last weight gradient may overrun memory: oneDNN issue 6035 (torch 2.13)."""
+    if not isinstance(layer, nn.Conv2d) or layer.groups > 1 or layer.in_channels >= 16:  # numbers per register
         return False
     return set(layer.kernel_size) == {1} and max(layer.stride) > 1
 
 
 def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
-    """Name of the engine that suits a kind of network: a rule, so that the same networks get the same bits everywhere.
+    """Name of the engine for a kind of network, by a fixed rule, so that networks get the same bits everywhere.
 
-    It is one that computes what the networks compute one by one, checked on a few ``inputs (B, C, *S)``. Small layers
-    waste a machine one network at a time, wide ones do not; the maps of more than two networks may leave a processor's
-    cache.
+    The engine must compute what the networks compute one by one, which is checked on a few ``inputs (B, C, *S)``. Small
+    layers waste a machine one network at a time, wide ones do not; the feature maps of more than two networks may not
+    fit in a processor's cache.
     """
     if sum(p.numel() for p in networks[0].parameters()) > _SMALL_NETWORK:
         return IN_TURN
@@ -182,7 +182,7 @@ def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
 
 
 def agrees(name: str, networks: Sequence[nn.Module], inputs: Tensor) -> bool:
-    """Whether an engine accepts the networks and gives the logits that each gives alone, in float64."""
+    """Whether an engine accepts the networks and gives the same logits as each alone, in float64."""
     few = inputs[:4].double()
     alone = [copy.deepcopy(n).double().eval() for n in networks[:2]]
     try:
@@ -198,7 +198,7 @@ def agrees(name: str, networks: Sequence[nn.Module], inputs: Tensor) -> bool:
 
 
 def draws_random_numbers(network: nn.Module, inputs: Tensor) -> bool:
-    """Whether a network on the CPU draws random numbers in training mode, as dropout does: torch's generator moves."""
+    """Whether a network on the CPU draws random numbers in training mode, as dropout does."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.get_rng_state()
         copied(network).train()(inputs)
@@ -220,7 +220,7 @@ class GroupedLinear(nn.Module):
         self.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers])) if biased else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each network's features through its own layer."""
+        """Map each network's features through its own layer."""
         k, n = self.networks, len(x)
         weight = self.weight.view(k, -1, self.weight.shape[1])
         features = x.reshape(n, k, -1).transpose(0, 1)
@@ -232,21 +232,21 @@ class GroupedLinear(nn.Module):
 
 
 class PerNetwork(nn.Module):
-    """A layer without parameters that mixes the channels of one network: each network's are an example of their own."""
+    """A layer without parameters that mixes channels; each network's channels are passed as a separate example."""
 
     def __init__(self, layer: nn.Module, networks: int) -> None:
         super().__init__()
         self.layer, self.networks = copy.deepcopy(layer), networks
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer on ``(N k, C, *S)``."""
+        """Apply the layer to ``(N k, C, *S)``."""
         return self.layer(x.unflatten(1, (self.networks, -1)).flatten(0, 1)).unflatten(0, (len(x), -1)).flatten(1, 2)
 
 
 def group_networks(networks: Sequence[nn.Module]) -> nn.Module:
-    """One network ``(N, k C, H, W) -> (N, k classes)`` of k; its tensors are theirs, joined along their first axis.
+    """One network ``(N, k C, H, W) -> (N, k classes)`` made of k; its tensors are theirs, joined along the first axis.
 
-    What a forward method does between its layers cannot be seen here: compare the outputs before relying on them. A
+    The code of a forward method between its layers is not visible here: compare the outputs before relying on them. A
     layer without a counterpart raises ``Ungroupable``.
     """
     grouped = _group(networks)
@@ -260,7 +260,7 @@ def group_networks(networks: Sequence[nn.Module]) -> nn.Module:
 
 
 def ungrouped(state: dict[str, Tensor], k: int, member: int) -> dict[str, Tensor]:
-    """The state dict of one network out of that of ``group_networks``."""
+    """The state dict of one network, extracted from that of ``group_networks``."""
     own = {name: t if t.ndim == 0 else t.chunk(k)[member] for name, t in state.items()}
     return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in own.items()}
 

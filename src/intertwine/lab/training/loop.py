@@ -1,4 +1,4 @@
-"""Training loop of k networks: what is updated, watched and saved, so that it can be killed at any moment."""
+"""Training loop of k networks, with saved states, so that it can be killed at any moment."""
 
 import math
 import sys
@@ -28,57 +28,57 @@ from .engines import IN_TURN, Engine
 from .recipe import Recipe
 
 SAVE_EVERY = 60.0  # seconds between saved states
-_PLAIN_EVERY = 5.0  # seconds between epoch lines where there is no terminal
+_PLAIN_EVERY = 5.0  # seconds between epoch lines without a terminal
 
 
 @dataclass
 class TrainingState:
-    """All that the rest of k runs depends on.
+    """The state of k runs: everything on which the remaining steps depend.
 
-    Random numbers are drawn from generators that are seeded anew for every epoch and step, so the number of finished
-    steps stands for their state.
+    Random numbers come from generators that are reseeded for every epoch and step, so the number of finished steps
+    determines their state.
     """
 
-    settings: dict[str, Any]  # What is being trained, with what, with the first seed; runs only resume their own state
-    seeds: list[int]  # One for each network
+    settings: dict[str, Any]  # What is trained, on what, with the first seed; runs resume only their own state
+    seeds: list[int]  # One seed per network
     engine: str = IN_TURN  # Name of the engine
     step: int = 0  # Finished steps
     seconds: float = 0.0  # Time spent so far
     # Weights, buffers and optimizers of the engine; empty before the first save
     snapshot: dict[str, Any] = field(default_factory=dict)
-    # For each network the sum of the losses of this epoch's finished steps
+    # For each network: the summed losses of this epoch's finished steps
     loss_sums: list[float] = field(default_factory=list)
-    # State dict of each network's best epoch so far; empty before the first epoch ends
+    # State dict of each network's best epoch so far; empty before the end of the first epoch
     best: list[dict[str, Tensor]] = field(default_factory=list)
-    best_epochs: list[int] = field(default_factory=list)  # Their numbers, from 1; 0 before
-    # For each network one entry for each finished epoch: epoch, loss, validation accuracy, learning rate
+    best_epochs: list[int] = field(default_factory=list)  # Numbers of the best epochs, from 1; 0 before
+    # For each network, one entry per finished epoch: epoch, loss, validation accuracy, learning rate
     history: list[list[dict[str, float]]] = field(default_factory=list)
-    diverged: list[bool] = field(default_factory=list)  # Whether a network's loss or weights are no numbers any more
+    diverged: list[bool] = field(default_factory=list)  # Whether a network's loss or weights became NaN or infinite
 
     def __post_init__(self) -> None:
-        """Begin what is not given."""
+        """Initialise fields that were not given."""
         k = len(self.seeds)
         self.loss_sums, self.best_epochs = self.loss_sums or [0.0] * k, self.best_epochs or [0] * k
         self.best, self.history = self.best or [{} for _ in range(k)], self.history or [[] for _ in range(k)]
         self.diverged = self.diverged or [False] * k
 
     def best_of(self, i: int) -> dict[str, float]:
-        """The entry of network ``i``'s best epoch, of which there must be one."""
+        """The entry of network ``i``'s best epoch, which must exist."""
         return self.history[i][self.best_epochs[i] - 1]
 
 
 def state_path(path: str | Path) -> Path:
-    """Where the state of the run that will write ``path`` lies."""
+    """The path of the state of the run that will write ``path``."""
     return Path(path).with_suffix(".training.pt")
 
 
 def load_state(path: Path) -> TrainingState:
-    """Read the state that a loop wrote."""
+    """Read a state written by a loop."""
     try:
         state = TrainingState(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
         if state.snapshot and "networks" not in state.snapshot:
             raise ValueError("an earlier version wrote it")
-    except Exception as error:  # torch.load raises nearly anything on a damaged file
+    except Exception as error:  # torch.load may raise nearly anything on a damaged file
         raise CheckpointError(
             f"training state must be a file that train() or train_many() wrote. Got {str(path)!r}, which does not read "
             f"({first_line(error)}). Remove it to start over."
@@ -87,19 +87,19 @@ def load_state(path: Path) -> TrainingState:
 
 
 def discard_state(path: Path) -> None:
-    """Remove the state, and what kills in the middle of a write left beside it."""
+    """Remove the state, and leftovers of interrupted writes beside it."""
     path.unlink(missing_ok=True)
     sweep(path.parent)
 
 
 def differing(written: dict[str, Any], settings: dict[str, Any], start: bool) -> list[str]:
-    """Settings in which two runs differ; with ``start`` the initial weights must be the same too."""
+    """Settings in which two runs differ; with ``start``, the initial weights count too."""
     found = [key for key in {**written, **settings} if written.get(key) != settings.get(key)]
     return [] if found == ["start"] and not start else found
 
 
 def check_same_run(path: Path, state: TrainingState, settings: dict[str, Any], start: bool = False) -> None:
-    """Refuse a state that is of another run than the one that is about to go on."""
+    """Refuse a state that belongs to another run than the one about to resume."""
     if other := differing(state.settings, settings, start):
         changed = [f"{key}: {state.settings.get(key)!r}, now {settings.get(key)!r}" for key in other]
         raise CheckpointError(
@@ -109,10 +109,10 @@ def check_same_run(path: Path, state: TrainingState, settings: dict[str, Any], s
 
 
 class Loop:
-    """Training of k networks of one architecture, each as if it were alone; one network is k = 1.
+    """Training of k networks of one architecture, each as if it were alone; a single network is k = 1.
 
-    The networks, on their device, are left as they are. The state says where the runs stand and is kept up to date; it
-    is written to ``path``, if there is one. So many ``workers`` compute networks, or groups of them, at a time.
+    The given networks, on their device, are left as they are. The state records the progress of the runs, is kept up to
+    date, and is written to ``path`` if given. ``workers`` networks, or groups of them, are computed at a time.
     """
 
     def __init__(
@@ -134,10 +134,10 @@ class Loop:
         self._saved = self._printed = time.monotonic()
 
     def run(self, strict: bool = False) -> None:
-        """Take all steps that the state lacks; the state then holds each network's weights of its best epoch.
+        """Take all remaining steps; the state then holds each network's weights of its best epoch.
 
-        Networks whose losses or weights are no numbers are marked; with ``strict`` they are a ``RuntimeError``, and the
-        last good state stays on disk. The caller's random numbers stay as they were.
+        Networks whose losses or weights become NaN or infinite are marked; with ``strict`` they raise a
+        ``RuntimeError``, and the last good state stays on disk. The caller's random state is not changed.
         """  # noqa: DOC501
         state, per_epoch, seeds = self.state, self.batches.per_epoch, self.state.seeds
         if state.snapshot:
@@ -196,7 +196,7 @@ class Loop:
                 state.diverged[i] = True
         if self.path:
             state.snapshot = self._engine.snapshot()
-            contents = {f.name: getattr(state, f.name) for f in fields(state)}  # reads with ``weights_only=True``
+            contents = {f.name: getattr(state, f.name) for f in fields(state)}  # readable with ``weights_only=True``
             write_atomically(self.path, lambda temporary: torch.save(contents, temporary))
         self._saved = time.monotonic()
 
@@ -208,7 +208,7 @@ class Loop:
 
 
 def conclude(state: TrainingState, i: int, network: nn.Module, data: DataSplits, path: Path | None) -> Card:
-    """Put the best weights of network ``i`` into ``network``, test them once, and write checkpoint and card."""
+    """Load the best weights of network ``i`` into ``network``, test them once, and write checkpoint and card."""
     network.load_state_dict(state.best[i])
     best = state.best_of(i)
     device = device_of(network) or torch.device("cpu")
@@ -228,6 +228,6 @@ def conclude(state: TrainingState, i: int, network: nn.Module, data: DataSplits,
 
 
 def say(line: str, progress: bool) -> None:
-    """Print a line on standard error where progress is shown."""
+    """Print a line on standard error if progress is shown."""
     if progress and not is_silent():
         print(printable(line), file=sys.stderr)

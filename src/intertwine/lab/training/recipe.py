@@ -1,4 +1,4 @@
-"""The recipe that a network was trained with, as one value."""
+"""The training recipe of a network, as one value."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from torch import nn, optim
 class Recipe:
     """Settings of one training run; the defaults are the first paper's (v2 D.1).
 
-    A difference first: the papers choose the best epoch on their "validation" images, which were CIFAR-10's test set;
+    One difference: the papers choose the best epoch on their "validation" images, which were CIFAR-10's test set;
     here the validation split is part of the training set. Version 1's random resized crops are ``RECIPES["paper_v1"]``.
 
     Args:
-        epochs: Passes over the training split; not used where ``iterations`` are given.
-        batch_size: Examples of each step.
+        epochs: Passes over the training split; ignored if ``iterations`` are given.
+        batch_size: Examples per step.
         learning_rate: Initial learning rate.
         optimizer: ``"adam"``, ``"adamw"`` or ``"sgd"`` (momentum 0.9), with PyTorch's other defaults.
         schedule: ``"drops"`` multiplies the rate by ``drop_factor`` at ``drops`` evenly spaced epochs;
-            ``"cosine"`` lets it fall to 0, step by step; ``"boundaries"`` multiplies it by ``factors[k]`` between the
-            iterations ``boundaries[k - 1]`` and ``boundaries[k]``; ``"cyclic"`` lets it fall in a line to 0, after
-            ``warmup`` epochs in which it rises in a line.
+            ``"cosine"`` lowers it to 0, step by step; ``"boundaries"`` multiplies it by ``factors[k]`` between the
+            iterations ``boundaries[k - 1]`` and ``boundaries[k]``; ``"cyclic"`` lowers it linearly to 0, after
+            ``warmup`` epochs of linear rise.
         drops: Number of drops: 50 epochs and 4 drops change the rate after epochs 10, 20, 30 and 40.
         drop_factor: Factor of each drop.
-        weight_decay: As the optimizer means it.
-        label_smoothing: Share of the target spread evenly over all classes.
+        weight_decay: Weight decay, as the optimizer defines it.
+        label_smoothing: Share of the target that is spread evenly over all classes.
         warmup: Epochs over which the rate rises linearly to its scheduled value.
         mixup: Strength of mixup; 0 is none (see ``mix``).
         cutmix: Strength of CutMix; 0 is none.
-        translate: Pixels by which images move at most, each way; the border has the mean colour.
+        translate: Largest shift of images in pixels, each way; the border has the mean colour.
         flip: Whether images are mirrored left-right at random.
-        crop: Least share of an image's area that a random crop keeps before it is resized; 0 for none.
+        crop: Smallest share of an image's area that a random crop keeps before resizing; 0 for none.
         automatic: Strength of RandAugment, 0 to 10 (see ``random_augment``); 0 is none.
         iterations: Length of the run in steps, whatever the size of the data; 0 counts ``epochs`` instead.
-        boundaries: Iterations at which the rate changes, growing.
-        factors: Factors of ``learning_rate``: one more than there are boundaries.
+        boundaries: Iterations at which the rate changes, in increasing order.
+        factors: Factors of ``learning_rate``, one more than there are boundaries.
         precision: ``"float32"``, or ``"bfloat16"`` for mixed precision (weights, losses and evaluation stay in
-            float32): two to three times as fast where the hardware multiplies in it, far slower where it does not
+            float32): two to three times as fast if the hardware multiplies in it, far slower if it does not
             (see ``fast_precision``).
-        threads: Of numerical work on a CPU, whatever the environment says and the machine has: with another number,
-            gradients of convolutions and long sums have other last digits. More are faster for large networks.
+        threads: Threads of numerical work on a CPU, regardless of environment and machine: with another number,
+            gradients of convolutions and long sums differ in the last digits. More are faster for large networks.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -74,7 +74,7 @@ class Recipe:
     automatic: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("boundaries", "factors"):  # a card keeps them as lists
+        for name in ("boundaries", "factors"):  # a card stores them as lists
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, (lowest, highest) in _RANGES.items():
             if not lowest <= getattr(self, name) <= highest:
@@ -97,11 +97,11 @@ class Recipe:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether networks are trained one by one, as what a step does to one of them cannot be done to all at once."""
+        """Whether networks must be trained one by one, since a step cannot act on all of them at once."""
         return bool(self.mixup or self.cutmix or self.iterations or self.precision != "float32")
 
     def steps(self, steps_per_epoch: int) -> int:
-        """Steps of the whole run."""
+        """Number of steps of the whole run."""
         return self.iterations or self.epochs * steps_per_epoch
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
@@ -115,7 +115,7 @@ class Recipe:
             scheduled = self.learning_rate * (1 + math.cos(math.pi * step / self.steps(steps_per_epoch))) / 2
         elif self.schedule == "cyclic":
             begun = self.warmup * steps_per_epoch
-            falling = max(self.steps(steps_per_epoch) - begun, 1)  # a run that ends before the peak only rises
+            falling = max(self.steps(steps_per_epoch) - begun, 1)  # if a run ends before the peak, the rate only rises
             scheduled = self.learning_rate * min(1.0, 1 - (step - begun) / falling)
         elif self.schedule == "boundaries":
             scheduled = self.learning_rate * self.factors[bisect.bisect_right(self.boundaries, step)]
@@ -134,7 +134,7 @@ class Recipe:
         return kind(parameters, self.learning_rate, weight_decay=self.weight_decay)
 
     def but(self, **changes: Any) -> Recipe:
-        """The same recipe with some settings changed; new ``epochs`` take the place of ``iterations``."""
+        """The same recipe with some settings changed; new ``epochs`` replace ``iterations``."""
         known = [field.name for field in fields(self)]
         for name in changes:
             if name not in known:
@@ -144,9 +144,9 @@ class Recipe:
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, from which ``Recipe(**data)`` rebuilds it.
+        """Plain JSON data, from which ``Recipe(**data)`` rebuilds the recipe.
 
-        What later versions added is left out where it is not used, so that names made of it stay.
+        Settings added by later versions are left out if unused, so that names derived from the data do not change.
         """
         data = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return {name: value for name, value in data.items() if value or name not in _ADDED}
@@ -164,23 +164,23 @@ _OPTIONS = {
     "precision": ("float32", "bfloat16"),
 }
 
-# Paper 2 says neither whether images are moved or mirrored nor how long Table I trained: C4GAP's accuracy is one of
-# training without, and 200 epochs are those of its other small networks.
+# Paper 2 says neither whether images were shifted or mirrored nor how long Table I trained: C4GAP's accuracy is typical
+# of training without, and 200 epochs are those of its other small networks.
 _GAP = Recipe(epochs=200, learning_rate=3e-4, drops=0, translate=0, flip=False)
 
 
 RECIPES = {
     "paper": Recipe(),
     "paper_v1": Recipe(translate=0, crop=0.08),
-    # A mirrored digit is no digit, and one pixel is much of an 8x8 image.
+    # A mirrored digit is no digit, and one pixel is a large part of an 8x8 image.
     "digits": Recipe(epochs=20, learning_rate=3e-3, translate=0, flip=False),
     # v2 D.4 names the parts; the numbers are Hassani et al.'s for CIFAR-10, who stop mixing images at epoch 175.
     "cct": Recipe(
         epochs=300, batch_size=128, learning_rate=5.5e-4, optimizer="adamw", schedule="cosine", weight_decay=0.06,
         label_smoothing=0.1, warmup=10, mixup=0.8, cutmix=1.0, translate=0, crop=0.8, automatic=9.0,
     ),
-    # v2 F.3, the ResNet-50 without ReLU on the residual (resnet50:residual_relu=false) on ImageNet; when the cycle
-    # peaks and the augmentation are not printed: two epochs and random resized crops are those of the loader it used.
+    # v2 F.3, the ResNet-50 without ReLU on the residual (resnet50:residual_relu=false) on ImageNet; the paper gives
+    # neither the peak of the cycle nor the augmentation: two epochs and random resized crops are those of its loader.
     "resnet50_residual": Recipe(
         epochs=88, batch_size=512, learning_rate=1.7, optimizer="sgd", schedule="cyclic", weight_decay=1e-4,
         label_smoothing=0.1, warmup=2, translate=0, crop=0.35,
@@ -201,5 +201,5 @@ RECIPES = {
 
 
 def recipe_for(shape: tuple[int, ...]) -> Recipe:
-    """The recipe that suits inputs of a shape: the paper's for images from 24x24, else the one for digits."""
+    """The recipe for inputs of a shape: the paper's for images from 24x24, else the one for digits."""
     return RECIPES["paper" if len(shape) == 3 and min(shape[1:]) >= 24 else "digits"]

@@ -1,7 +1,7 @@
 """Rotation penalties (paper 1, v1 D.0.1 and Fig. 7, v2 section 3.3 and Fig. 4): can later layers undo a map of units?
 
-A network is trained, one of its *pre-activation* layers is transformed, ``W_l, b_l -> A W_l, A b_l``, everything up to
-and including that layer is frozen, and the rest is trained again with the same recipe. An element of G_ReLU passes
+A network is trained, and one of its *pre-activation* layers is transformed, ``W_l, b_l -> A W_l, A b_l``. Everything up
+to and including that layer is frozen, and the rest is retrained with the same recipe. An element of G_ReLU passes
 through the ReLU, so that ``W_{l+1} phi(A)^-1`` undoes it; no matrix undoes a rotation.
 """
 
@@ -24,12 +24,12 @@ Kind = Literal["orthogonal", "g_relu"]
 
 @dataclass(frozen=True)
 class RotationPenalty:
-    """What one transformed layer cost: accuracies on test images, 0 to 1."""
+    """The cost of transforming one layer: accuracies on test images, 0 to 1."""
 
-    before: float  # Of the trained network
-    transformed: float  # Right after the transformation
-    after: float  # After fine-tuning the later layers
-    loss: float  # On training images, of the epoch of fine-tuning that was kept
+    before: float  # Accuracy of the trained network
+    transformed: float  # Accuracy right after the transformation
+    after: float  # Accuracy after fine-tuning the later layers
+    loss: float  # Training loss of the fine-tuning epoch that was kept
 
     @property
     def penalty(self) -> float:
@@ -52,7 +52,7 @@ def transform_layer(model: nn.Module, layer: str, matrix: torch.Tensor) -> nn.Mo
 
 
 def freeze_up_to(model: nn.Module, layer: str, example: torch.Tensor) -> tuple[str, ...]:
-    """Freeze, in place, every parameter that the layer's output depends on, as one run shows; their names."""
+    """Freeze, in place, every parameter on which the layer's output depends in one run; returns their names."""
     program = capture(model, (example,))
     read = {name for call in program.before(layer) for name in program.parameters_of(call)}
     for name, parameter in model.named_parameters():
@@ -63,7 +63,7 @@ def freeze_up_to(model: nn.Module, layer: str, example: torch.Tensor) -> tuple[s
 def rotation_penalty(
     model: nn.Module, layer: str, kind: Kind, data: DataSplits, recipe: Recipe | str, *, seed: int, device: str = "auto"
 ) -> RotationPenalty:
-    """Transform a layer of a trained network, freeze it and all before it, train the rest again, and compare.
+    """Transform a layer of a trained network, freeze it and everything before it, retrain the rest, and compare.
 
     As in the paper: a network without batch norm, ``D`` lognormal with ``E[D] = 1``, the fine-tuning recipe that of the
     training (50 epochs). Rotations are Haar distributed; a QR decomposition alone, as the paper's, is not. The element
@@ -98,6 +98,6 @@ def _layer(model: nn.Module, layer: str) -> Any:
             f"layer must be a convolution or linear layer, before its activation. Got {layer!r} "
             f"({type(module).__name__})."
         )
-    if getattr(module, "groups", 1) > 1:  # no weights mix channels that are made of other inputs
+    if getattr(module, "groups", 1) > 1:  # no weights mix channels computed from other inputs
         raise ValueError(f"layer must not be a grouped convolution. Got {layer!r} with {module.groups} groups.")
     return module

@@ -1,4 +1,4 @@
-"""Training of classifiers from a name, a data set, a recipe and a seed; many seeds at once on one device."""
+"""Training of classifiers from a name, a data set, a recipe and a seed; also of many seeds at once on one device."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,12 +27,11 @@ from .recipe import RECIPES, Recipe, recipe_for
 class Training:
     """A finished run."""
 
-    model: nn.Module  # With the weights of the best validation epoch, in eval mode, on the CPU
+    model: nn.Module  # The network with the weights of the best validation epoch, in eval mode, on the CPU
     card: Card  # What was trained, with what, and how well
-    # One entry for each epoch: epoch, loss, validation accuracy, learning rate. Empty where a finished checkpoint was
-    # found
+    # One entry per epoch: epoch, loss, validation accuracy, learning rate. Empty if a finished checkpoint was found
     history: list[dict[str, float]]
-    path: Path | None  # Of the checkpoint, if one was written
+    path: Path | None  # Path of the checkpoint, if one was written
 
 
 def train(
@@ -49,28 +48,27 @@ def train(
 ) -> Training:
     """Train a classifier and keep the weights of the epoch with the best validation accuracy (the first, if several).
 
-    The test split is looked at once, at the end. With ``out``, the state of the run is written beside it every
-    minute and after every epoch; the same call after a kill goes on from there and ends with the very
-    weights that an undisturbed run has, bit for bit, on the same machine; it takes ``recipe.threads`` threads, whatever
-    the environment says.
+    The test split is used once, at the end. With ``out``, the state of the run is written beside it every minute and
+    after every epoch. After a kill, the same call resumes from there and ends with the same weights as an uninterrupted
+    run, bit for bit, on the same machine. It uses ``recipe.threads`` threads, whatever the environment says.
 
     Args:
         model: Text for ``networks.build`` (initialised from ``seed``, classes and channels fitted to the data), or a
             module, which is copied.
         data: Splits, or text for ``data.load``.
-        recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
-        seed: Of the initial weights, the order of the examples, the augmentation and dropout.
-        name: What the card calls a module, such as ``package.module:factory``; its class if ``None``.
-        out: Where to write the checkpoint; must end in ``.safetensors``. Nothing is written if ``None``.
-        resume: Whether to go on from the state of an interrupted run, or return a finished one, with these settings;
-            what is there of other settings is refused. ``"same"`` asks for the same initial weights too, and starts
-            over where what is there is of another run.
-        device: ``"auto"`` is CUDA where there is one.
-        progress: Whether to show it on standard error.
+        recipe: Settings, or a name among ``RECIPES``; if ``None``, chosen by the shape of the inputs.
+        seed: Seed of the initial weights, the order of the examples, the augmentation and dropout.
+        name: Name of a module on the card, such as ``package.module:factory``; its class if ``None``.
+        out: Path of the checkpoint, ending in ``.safetensors``. If ``None``, nothing is written.
+        resume: Whether to resume an interrupted run with these settings, or return a finished one; a run with other
+            settings is refused. ``"same"`` also requires the same initial weights, and starts over if the existing run
+            is another one.
+        device: ``"auto"`` is CUDA if available.
+        progress: Whether to show progress on standard error.
 
     Raises:
         ValueError: If arguments do not fit together, before the first step.
-        CheckpointError: If what is to be gone on from is damaged, or of another run.
+        CheckpointError: If the state to resume from is damaged or of another run.
         RuntimeError: If the loss or weights become NaN or infinite; the last good state stays on disk.
 
     Examples:
@@ -114,14 +112,14 @@ def train(
 
 @dataclass(frozen=True)
 class ManyTraining:
-    """Finished runs."""
+    """The finished runs of several seeds."""
 
-    paths: tuple[Path, ...]  # Checkpoints, in the order of the seeds, without those that diverged
-    diverged: tuple[int, ...] = ()  # Seeds whose loss or weights became NaN or infinite; nothing is written for them
+    paths: tuple[Path, ...]  # Checkpoints, in the order of the seeds, without diverged runs
+    diverged: tuple[int, ...] = ()  # Seeds whose loss or weights became NaN or infinite, for which nothing is written
 
 
 def member_path(folder: str | Path, seed: int) -> Path:
-    """Where the checkpoint of a seed lies: of the seventh in ``seed-0007.safetensors``."""
+    """The path of a seed's checkpoint, such as ``seed-0007.safetensors`` for seed 7."""
     return Path(folder) / f"seed-{seed:04d}.safetensors"
 
 
@@ -137,21 +135,22 @@ def train_many(
     device: str | torch.device = "auto",
     progress: bool = True,
 ) -> ManyTraining:
-    """Train one architecture from many seeds, several at once, and keep each one's best validation epoch.
+    """Train one architecture from many seeds, several at once, and keep the best validation epoch of each.
 
-    A seed means what it means to ``train``: the same initial weights, the same order of examples, the same
-    augmentation, so that each network is, up to rounding, the one that ``train`` would have made. Members whose
-    checkpoints lie in the folder already are left alone; the state of the others is written every minute
-    and after every epoch, and the same call after a kill goes on from there.
+    A seed has the same meaning as in ``train``: the same initial weights, order of examples and augmentation, so that
+    each network equals, up to rounding, the one that ``train`` would have made. Members whose checkpoints are already
+    in the folder are left alone. The state of the others is written every minute and after every epoch, and after a
+    kill the same call resumes from there.
 
-    Networks are trained each by itself, or side by side with grouped convolutions (all, or two at a time): the kind of
-    network decides, so that the bits are the same on every machine of a kind. Each network, or group, is computed on
-    ``recipe.threads`` threads, and as many at a time as torch has threads for, which changes no bit. Networks that draw
-    random numbers, and recipes with mixup, CutMix, a number of iterations or mixed precision, are trained one by one.
+    Networks are trained one by one, or side by side with grouped convolutions (all, or two at a time), depending on the
+    kind of network, so that the bits are the same on every machine of a kind. Each network, or group, is computed on
+    ``recipe.threads`` threads, with as many at a time as torch has threads for, which changes no bit. Networks that
+    draw random numbers, and recipes with mixup, CutMix, a number of iterations or mixed precision, are trained one by
+    one.
 
-    Checkpoints ``seed-0000.safetensors`` and their cards go to the folder ``out``, and what is there is kept unless
-    ``resume`` is false; other seeds of other settings there are refused. At most so many networks are trained
-    ``together``. Other arguments are those of ``train``.
+    Checkpoints ``seed-0000.safetensors`` and their cards go to the folder ``out``. Existing ones are kept unless
+    ``resume`` is false; seeds with other settings there are refused. At most ``together`` networks are trained at once.
+    Other arguments are those of ``train``.
 
     Raises:
         ValueError: If arguments do not fit together, before the first step.
@@ -204,7 +203,7 @@ def train_many(
 
 
 def _begun(folder: Path, settings: dict[int, dict[str, Any]]) -> set[int]:
-    """Seeds of interrupted groups that were trained with the same settings."""
+    """Seeds of interrupted groups with the same settings."""
     states = map(load_state, folder.glob("group-*.training.pt"))
     same = lambda state: not differing(state.settings, settings.get(state.seeds[0], {}), start=True)
     return {seed for state in states if same(state) for seed in state.seeds}
@@ -213,9 +212,9 @@ def _begun(folder: Path, settings: dict[int, dict[str, Any]]) -> set[int]:
 def _groups(
     folder: Path, seeds: list[int], missing: list[int], together: int, resume: bool
 ) -> Iterator[tuple[Path, list[int], TrainingState | None]]:
-    """Groups of seeds and where their state lies: interrupted ones as they were, the other seeds in new ones.
+    """Groups of seeds and the paths of their states: interrupted groups as they were, other seeds in new groups.
 
-    One that was interrupted while its checkpoints were written misses some of its seeds only.
+    A group that was interrupted while writing its checkpoints lacks only some of its seeds.
     """
     left = list(missing)
     of = lambda seeds: folder / f"group-{seeds[0]:04d}-{seeds[-1]:04d}.training.pt"
@@ -231,7 +230,7 @@ def _groups(
 def _prepared(
     device: str | torch.device, data: DataSplits | str, recipe: Recipe | str | None
 ) -> tuple[torch.device, DataSplits, Recipe]:
-    """The device, the data, and the recipe that is meant: one by name, or the one for the data."""
+    """The device, the data, and the recipe: by name, or the one that suits the data."""
     chosen, splits = choose_device(device), load(data) if isinstance(data, str) else data
     splits.need_labels("to train on", classes=2)
     if isinstance(recipe, str):
@@ -248,13 +247,13 @@ def _prepared(
 
 
 def _fresh(spec: str, seed: int) -> nn.Module:
-    """The network of a text for ``build`` with the weights of a seed."""
+    """The network that ``build`` makes of a text, with the weights of a seed."""
     with seeded(mixed(seed, "weights")):
         return build(spec)
 
 
 def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
-    # Two examples before the long work, so that a wrong size is said in words.
+    # Run two examples before the long work, so that a wrong size is reported clearly.
     inputs, _ = data.loader("train").batch(slice(0, 2))
     try:
         with torch.no_grad():
@@ -270,14 +269,14 @@ def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
 
 
 def _settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int, start: str = "") -> dict[str, Any]:
-    """What a card says of a run: two runs with the same settings are one."""
+    """The settings of a run, as on its card: two runs with equal settings count as the same."""
     of_data = {"mean": data.mean, "std": data.std, "classes": data.classes, "shape": data.shape}
     said = {"start": start, "architecture": name, "data": data.name, "seed": seed, "recipe": recipe.to_dict()}
     return {**said, **of_data}
 
 
 def _check_others(folder: Path, own: Collection[Path], settings: dict[str, Any]) -> None:
-    """Refuse a folder with members that differ in more than their seeds, whether or not their seeds are asked for."""
+    """Refuse a folder with members that differ in more than their seeds, even if those seeds were not requested."""
     for path in sorted({*folder.glob("*.safetensors")}.difference(own)):
         card = read_card(path)
         other = [] if card is None else [k for k, v in settings.items() if k != "seed" and getattr(card, k) != v]
@@ -289,7 +288,7 @@ def _check_others(folder: Path, own: Collection[Path], settings: dict[str, Any])
 
 
 def _finished(path: Path, model: nn.Module, settings: dict[str, Any], replace: bool = False) -> Training | None:
-    """The training of a checkpoint that the same call already wrote, and whose state is gone."""
+    """The finished training of a checkpoint that the same call already wrote, and whose state was removed."""
     if not path.is_file() or state_path(path).is_file():
         return None
     card = read_card(path)

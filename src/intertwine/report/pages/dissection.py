@@ -35,7 +35,7 @@ def dissection_page(dissection: Dissection) -> Page:
 
 
 def _detectors(dissection: Dissection) -> list[Block]:
-    """How many units detect a concept, by rotation and by category."""
+    """The number of units that detect a concept, by rotation and by category."""
     single = len(dissection.categories) < _FEWEST
     return [
         Heading("Detectors against the power of the rotation"),
@@ -75,13 +75,13 @@ def _shot(dissection: Dissection, result: ArmResult, unit: int, taken: list[Any]
 
 
 def _banded(name: str, counts: Sequence[Count], over: float = 1.0) -> Series:
-    """Counts over a number, with their intervals."""
+    """Counts divided by a number, with their intervals."""
     mean, low, high = ([getattr(c, key) / over for c in counts] for key in ("mean", "low", "high"))
     return Series(name, mean, low, high)
 
 
 def _curves(dissection: Dissection) -> list[Block]:
-    """Shares of units by rotation, and counts by category where there are several."""
+    """Shares of units by rotation, and counts by category if there are several."""
     powers, units = dissection.powers(), dissection.units
     names = [f"{c.alpha:g}" for c in powers]
     unique = _banded("different concepts", dissection.powers(unique=True), units)

@@ -1,4 +1,4 @@
-"""The page of a network taken apart: what gates look for, who shares them, kernels, accuracies, one input's paths."""
+"""The page of a study of gates: effective maps, shared gates, kernels, accuracies, and the paths of one input."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 _WIDTH = 128  # pixels of a picture's longer side
 _BLUE, _WHITE, _RED = (33, 102, 172), (247, 247, 247), (178, 24, 43)
-_UNITS = 24  # pictures of each layer
+_UNITS = 24  # most pictures per layer
 _TABS = 6
-_TELLING = 15  # units of each layer
+_TELLING = 15  # units listed per layer
 
 
 def gates_page(study: GateStudy) -> Page:
-    """Lay out a study.
+    """Lay out the page of a study.
 
-    Test accuracies of gated versions are shown where ``study.settings`` holds them as ``accuracies`` (a list of
-    mappings with ``network`` and ``test accuracy``), a second network as ``other``, facts as ``network`` and ``data``
-    and the command line as ``command``.
+    Test accuracies of gated versions are shown if ``study.settings`` holds them as ``accuracies`` (a list of mappings
+    with ``network`` and ``test accuracy``), a second network as ``other``, facts as ``network`` and ``data``, and the
+    command line as ``command``.
     """
     blocks: list[Block] = [
         Paragraph(study.verdict, "verdict"),
@@ -91,7 +91,7 @@ def _features(study: GateStudy) -> list[Block]:
 
 
 def spread(names: Sequence[str], most: int = _TABS) -> list[str]:
-    """At most so many layers as there is room for titles of tabs, from the first to the last."""
+    """At most ``most`` layers, as many as there is room for titles of tabs, from the first to the last."""
     last = len(names) - 1
     chosen = range(len(names)) if last < most else [round(k * last / (most - 1)) for k in range(most)]
     return [names[i] for i in chosen]
@@ -143,7 +143,7 @@ def _statistics_figure(study: GateStudy) -> Figure:
 
 
 def _of_classes(values: list[list[float]], names: Sequence[str], title: str, name: str = "value") -> Figure:
-    """Pairs of examples or classes, in colours from a tenth at or below the least off the diagonal."""
+    """A heat map of pairs of examples or classes; colours start at a tenth at or below the least off the diagonal."""
     known = [v for i, row in enumerate(values) for j, v in enumerate(row) if v == v and (i != j or len(values) == 1)]
     limits = (math.floor(10 * min(known, default=0.0)) / 10, max([1.0, *known]))
     return heatmap(values, names, names, title=title, name=name, row_title="class", column_title="class", limits=limits)
@@ -154,8 +154,8 @@ def _kernel(study: GateStudy, kernel: Tensor, title: str) -> Figure:
 
 
 def _bases(study: GateStudy) -> Tabs:
-    """The base kernels, the deepest layer in front."""
-    names = spread(list(study.base), 3)  # half the width of the page
+    """The base kernels, deepest layer first."""
+    names = spread(list(study.base), 3)  # they take half the width of the page
     return Tabs({n: [_kernel(study, study.base[n], f"Base kernel of {n}")] for n in reversed(names)}, "Layer")
 
 
@@ -243,7 +243,7 @@ def is_image(shape: tuple[int, ...]) -> bool:
 
 
 def input_picture(x: Tensor) -> str:
-    """An input, its darkest entry black and its brightest white, as base64 of a JPEG file."""
+    """An input scaled from black (smallest entry) to white (largest), as base64 of a JPEG file."""
     low, high = x.min(), x.max()
     grey = (x - low) / (high - low).clamp_min(1e-12)
     return _jpeg(255 * grey.expand(3, -1, -1))
@@ -252,7 +252,7 @@ def input_picture(x: Tensor) -> str:
 def signed_picture(weights: Tensor) -> str:
     """Weights ``(1 or 3, H, W)`` over an input: blue below 0, white at 0, red above, as base64 of a JPEG file.
 
-    Channels are added up; the largest weight has full colour.
+    Channels are summed; the largest weight has full colour.
     """
     w = weights.sum(0)
     w = (w / max(float(w.abs().max()), 1e-12)).clamp(-1, 1)

@@ -1,4 +1,4 @@
-"""Pages of two networks in one basis: an alignment, whether they are one, and the barrier between them."""
+"""Pages of two networks in one basis: an alignment, the verdict of ``same``, and the barrier between them."""
 
 from dataclasses import replace
 from math import isfinite
@@ -13,9 +13,9 @@ from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Para
 from ..figures import Series, bars, heatmap, lines, plot, strip
 from ..page import Page, provenance
 
-_PICTURES = 24  # spaces whose permutation is drawn
-_DOTS = 2048  # units of one picture
-_RANKS = 11  # of the units of a space, from best to worst
+_PICTURES = 24  # most spaces whose permutation is drawn
+_DOTS = 2048  # most units in one picture
+_RANKS = 11  # ranks shown for the units of a space, from best to worst
 _BLUE = "#3b7dd8"
 _DOTS_ARE = (
     "A dot for each unit: its place in A along the x axis, the unit of B that was moved there along the y axis. "
@@ -28,7 +28,7 @@ _TITLES = {
 
 
 def alignment_page(alignment: Alignment) -> Page:
-    """Lay out an alignment."""
+    """Lay out the page of an alignment."""
     frame, rows = alignment.to_frame(), alignment._rows()
     names, titles, chance = ([row[column] for row in rows] for column in ("name", "space", "chance"))
     pictures = [_permutation(name, title, alignment) for name, title in zip(names[:_PICTURES], titles)]
@@ -58,7 +58,7 @@ def alignment_page(alignment: Alignment) -> Page:
 
 
 def _cosines(titles: list[str], qualities: list[Tensor], chance: list[float]) -> Figure:
-    """Cosines of the units of each space from best to worst, as colours."""
+    """Cosines of the units of each space, from best to worst, as colours."""
     columns = []
     for quality in qualities:
         known = quality.flatten()[~quality.flatten().isnan()].sort(descending=True).values.tolist()
@@ -101,7 +101,7 @@ def _permutation(name: str, title: str, alignment: Alignment) -> Figure:
 
 
 def match_page(found: Match) -> Page:
-    """Lay out a verdict on two networks."""
+    """Lay out the page of a verdict on two networks."""
     rows = [[name, d if isfinite(d) else "only in one, or reshaped"] for name, d in found.differing.items()]
     blocks: list[Block] = [Paragraph(sentence(found.summary().splitlines()[0]), "verdict"), *_picture(found)]
     if rows:
@@ -128,9 +128,9 @@ def _picture(found: Match) -> list[Figure]:
 
 
 def barrier_page(barrier: Barrier) -> Page:
-    """Lay out a barrier.
+    """Lay out the page of a barrier.
 
-    Facts of the networks and the data, and the command line, are shown where ``barrier.settings`` holds them as
+    Facts of the networks and the data, and the command line, are shown if ``barrier.settings`` holds them as
     ``networks`` (a list of mappings), ``data`` (a mapping) and ``command`` (text).
     """
     measures = ["loss", *(["accuracy"] if all(c.accuracy is not None for c in barrier.curves) else [])]

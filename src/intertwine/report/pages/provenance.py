@@ -1,4 +1,4 @@
-"""Pages of provenance: what changed between two networks, their descent, and the tree of many."""
+"""Pages of provenance: the changes between two networks, their descent, and the tree of many networks."""
 
 from dataclasses import replace
 from math import log
@@ -13,7 +13,7 @@ from ..page import Page
 
 
 def diff_page(found: Diff) -> Page:
-    """Lay out a difference."""
+    """Lay out the page of a difference."""
     frame = found.to_frame()
     if (frame["source"] == frame["tensor"]).all():
         frame = frame.drop(columns="source")
@@ -56,14 +56,14 @@ def _strips(found: Diff) -> list[Block]:
 
 
 def _units(found: Diff) -> list[Block]:
-    """The units that moved most."""
+    """The units that changed most."""
     if not found.units:
         return []
     rows = [[u.space, ", ".join(map(str, u.unit)), u.relative] for u in found.units]
     return [Heading("Units that changed most"), Table(["space", "unit", "relative change"], rows)]
 
 
-_LETTERS = 34  # of a network's name
+_LETTERS = 34  # longest shown name of a network
 _TOLD, _UNTOLD, _MERGED = "made from", "related, which came first is not told", "holds weights of"
 _ALIGNED = "units in one order, weights far apart"
 _UNSURE = "related, or one was aligned to the other"
@@ -78,7 +78,7 @@ _LIMITS = (
 
 
 def lineage_page(found: Lineage) -> Page:
-    """Lay out a verdict on descent."""
+    """Lay out the page of a verdict on descent."""
     names, cosines = [b.block for b in found.by_block], [b.cosine for b in found.by_block]
     parts = [[b.block, found.told(b), found.ground(b), b.cosine, f"{b.equal} of {b.tensors}"] for b in found.by_block]
     spaces = [
@@ -104,7 +104,7 @@ def lineage_page(found: Lineage) -> Page:
 
 
 def tree_page(found: Tree) -> Page:
-    """Lay out the families of many networks."""
+    """Lay out the page of families of many networks."""
     top = max((-p / log(10) for row in found.log_p for p in row if p == p), default=1.0) or 1.0
     matrix = [[min(max(-p / log(10), 0.0), top) if p == p else None for p in row] for row in found.log_p]
     names = list(found.names)
@@ -131,7 +131,7 @@ def tree_page(found: Tree) -> Page:
 
 
 def _drawn(found: Tree) -> Network:
-    """The families: a line from each network to those that were made from it, or that are closest to it."""
+    """The drawing of the families: lines from each network to those made from it, or closest to it."""
     joined = {name for link in found.links for name in (link.parent, link.child)}
     wires: dict[str, list[tuple[str, str]]] = {
         name: [] for family in found.families for name in family if name in joined

@@ -1,4 +1,4 @@
-"""The pages of reproductions: one experiment, and all of them on one page."""
+"""Pages of reproductions: one experiment, and all experiments on one page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..page import Page
 if TYPE_CHECKING:
     from ...lab.experiments import Reproduction, Row
 
-_TABLES = 4  # in front; more are folded away
+_TABLES = 4  # tables shown; more are folded away
 _SCALES = {
     "smoke": "in seconds, on digits: it shows that everything runs, and checks what must hold at any size",
     "small": "on CIFAR-10 with networks and epochs that a CPU can afford",
@@ -24,35 +24,35 @@ _SCALES = {
 
 
 _IN_ORDER = re.compile(r"(relu|conv|layer|blocks)[\w.#*]*|[\w ]+(?: =)? -?[\d.]+")
-"""Layers by name, and things by number such as ``width 64`` and ``a = 0.5``."""
+"""Pattern of layer names, and of numbered things such as ``width 64`` and ``a = 0.5``."""
 _TITLED = re.compile(r", (?![^(]*\))")
-"""A comma that is not within parentheses, as in ``DGN(x, 1)``."""
+"""Pattern of a comma outside parentheses, unlike that in ``DGN(x, 1)``."""
 
 
 @dataclass(frozen=True)
 class Panel:
     """Groups of rows over the same points: one figure or one table."""
 
-    title: str  # What its groups have in common; empty if nothing is said
-    points: tuple[str, ...]  # What is along the axis, such as layers
+    title: str  # The common property of its groups; may be empty
+    points: tuple[str, ...]  # The points along the axis, such as layers
     groups: dict[str, list[Row]]  # Rows of each group, one for each point
 
     @property
     def measured(self) -> bool:
-        """Whether it is a series of at least three numbers, all of which were run."""
+        """Whether it is a series of at least three numbers, all of them measured."""
         return len(self.points) > 2 and all(row.ours is not None for rows in self.groups.values() for row in rows)
 
     @property
     def ordered(self) -> bool:
-        """Whether its points follow one another, as layers and sizes do; networks and measures do not."""
+        """Whether its points have an order, as layers and sizes do, but networks and measures do not."""
         return all(map(_IN_ORDER.fullmatch, self.points))
 
 
 def panels(r: Reproduction) -> list[Panel]:
-    """Groups over the same points together.
+    """Panels of groups over the same points.
 
-    What stands behind a comma in a group's name, such as ``"linear_cka, chance taken out"``, but not within
-    parentheses, makes a panel of its own, of which it is the title.
+    The part of a group's name after a comma outside parentheses, such as ``"linear_cka, chance taken out"``, becomes
+    the title of a separate panel.
     """
     found: dict[tuple[tuple[str, ...], str], dict[str, list[Row]]] = {}
     for group in dict.fromkeys(row.group for row in r.rows):
@@ -63,13 +63,13 @@ def panels(r: Reproduction) -> list[Panel]:
 
 
 def reproduction_page(reproduction: Reproduction) -> Page:
-    """Lay out one experiment."""
+    """Lay out the page of one experiment."""
     r = reproduction
     return Page(r.title, _blocks(r), f"{r.papers}, {_SCALES[r.scale]}")
 
 
 def all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str] | None = None) -> Page:
-    """Lay out several experiments, a table of verdicts first; ``failed`` maps names to errors."""
+    """Lay out the page of several experiments, with a table of verdicts first; ``failed`` maps names to errors."""
     failed = dict(failed or {})
     rows = [[r.title, r.papers, r.scale, r.verdict, _outcome(r)] for r in reproductions]
     rows += [[name, "", "", error, "failed"] for name, error in failed.items()]
@@ -118,7 +118,7 @@ def _blocks(r: Reproduction) -> list[Block]:
 
 
 def _figure(r: Reproduction, panel: Panel) -> Figure:
-    """One line for each group, the paper's dashed beside it."""
+    """A figure with one line per group, and the paper's as a dashed line."""
     series, values = list[Series](), list[float]()
     alone = len(panel.groups) == 1
     for name, rows in panel.groups.items():
@@ -134,13 +134,13 @@ def _figure(r: Reproduction, panel: Panel) -> Figure:
 
 
 def panel_title(r: Reproduction, panel: Panel) -> str:
-    """The title of a panel: what its groups share, the only group's name, or what the experiment is about."""
+    """The title of a panel: the common property of its groups, its only group's name, or the experiment's title."""
     alone = next(iter(panel.groups)) if len(panel.groups) == 1 else ""
     return ", ".join(filter(None, [alone, panel.title])) or r.title
 
 
 def _table(r: Reproduction, panel: Panel) -> Table:
-    """One group with all that is known of it; several groups with a column for each."""
+    """A table of one group with all details, or of several groups with one column each."""
     if len(panel.groups) > 1:
         shown: dict[str, list[object]] = {"": list(panel.points)}
         for name, rows in panel.groups.items():
@@ -158,7 +158,7 @@ def _table(r: Reproduction, panel: Panel) -> Table:
 
 
 def _compared(r: Reproduction, row: Row) -> bool | None:
-    """Whether a number agrees with the paper's; ``None`` where it is not to be compared."""
+    """Whether a number agrees with the paper's; ``None`` if it should not be compared."""
     if row.difference is None or not (r.comparable or row.tolerance is not None):
         return None
     return row.verdict in ("equal", "paper inside our interval")

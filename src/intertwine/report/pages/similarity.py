@@ -1,4 +1,4 @@
-"""Pages of similarity: two networks layer by layer, many networks by their layers, and distances of many."""
+"""Pages of similarity: two networks layer by layer, many networks by layer, and distances between many."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,8 +17,8 @@ from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Ta
 from ..figures import Series, bars, heatmap, lines, scatter, tree
 from ..page import Page, provenance
 
-_HOVERED = 40  # networks up to which a page tells what judges every score
-_FEW = 4  # notes in front; more are folded away
+_HOVERED = 40  # most networks for which a page shows the reference of every score
+_FEW = 4  # notes shown; more are folded away
 _BEST = {
     "measure": "Measure", "layer_a": "Layer of A", "layer_b": "Best match in B", "score": "Score", "low": "from",
     "high": "to", "chance": "Chance", "untrained": "Untrained", "null_p": "p", "calibrated": "Calibrated",
@@ -27,9 +27,9 @@ _BEST = {
 
 
 def comparison_page(comparison: Comparison) -> Page:
-    """Lay out a comparison.
+    """Lay out the page of a comparison.
 
-    Facts of the networks and the data, and the command line, are shown where ``comparison.settings`` holds them as
+    Facts of the networks and the data, and the command line, are shown if ``comparison.settings`` holds them as
     ``network_a``, ``network_b``, ``data`` (mappings) and ``command`` (text).
     """
     a, b = (tuple(map(layer_title, names)) for names in (comparison.layers_a, comparison.layers_b))
@@ -72,7 +72,7 @@ def _notes(comparison: Comparison) -> list[Block]:
 
 
 def _ordered(comparison: Comparison) -> list[str]:
-    """The measures, the one that the verdict speaks of first."""
+    """The measures, starting with the one used in the verdict."""
     first = verdict.lead(comparison)
     return [first, *[name for name in comparison.measures if name != first]]
 
@@ -97,7 +97,7 @@ def _measures_table(comparison: Comparison) -> Table:
 
 
 def _untrained_text(comparison: Comparison) -> str:
-    """What untrained networks are, how many pairs of them most measures had, and which had another number."""
+    """A note on untrained networks: how they are built, how many pairs most measures had, and exceptions to that."""
     pairs = comparison.untrained_pairs
     counts = {measure_title(measure): sum(not one.isnan().all() for one in pairs[measure]) for measure in pairs}
     if not counts:
@@ -210,7 +210,7 @@ def _dead(comparison: Comparison) -> list[Block]:
 
 
 def _sides(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """What is known of the layers of each network."""
+    """Facts about the layers of each network."""
     keys = ("layers", "channels", "dead", "shapes")
     return {side.upper(): {key: getattr(comparison, f"{key}_{side}") for key in keys} for side in "ab"}
 
@@ -236,7 +236,7 @@ def _groups_table(comparison: Comparison) -> Table:
 
 
 def comparison_set_page(found: ComparisonSet) -> Page:
-    """Lay out a matrix for each layer, in the order that was given, a map, and the tree of the networks."""
+    """Lay out the page of many networks: a matrix per layer in the given order, a map, and a tree of the networks."""
     names, judged = found.names, {m: found.judged(m) for m in found.measures}
 
     def heat(measure: str, title: str, parts: Mapping[str, Tensor]) -> Figure:
@@ -296,7 +296,7 @@ def _map(found: ComparisonSet | Distances) -> Figure:
 
 
 def distances_page(found: Distances) -> Page:
-    """Lay out distances as a matrix, a map and a table."""
+    """Lay out the page of distances: a matrix, a map and a table."""
     title = measure_title(found.measure)
     matrix, names = found.distances.tolist(), list(found.names)
     limits, scores = (0.0, max(map(max, matrix)) or 1.0), found.scores.tolist()

@@ -1,4 +1,4 @@
-"""The page of stitched networks: penalties over layers and families, the maps that were learned."""
+"""The page of stitched networks: penalties over layers and families, and the learned maps."""
 
 from collections.abc import Collection, Mapping, Sequence
 from math import log, log10, nan
@@ -11,14 +11,14 @@ from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Ta
 from ..figures import Series, lines, plot
 from ..page import Page, provenance
 
-_MOST_DRAWN = 12  # maps
+_MOST_DRAWN = 12  # most maps drawn
 _METHODS = {"task_loss": "trained on the task", "direct": "matched in closed form"}
 
 
 def stitching_page(result: StitchingStudy | Stitching) -> Page:
-    """Lay out a study, or one stitched network.
+    """Lay out the page of a study, or of one stitched network.
 
-    Facts of the networks and the data, and the command line, are shown where ``settings`` holds them as ``networks`` (a
+    Facts of the networks and the data, and the command line, are shown if ``settings`` holds them as ``networks`` (a
     list of mappings), ``data`` (a mapping), ``notes`` (a list) and ``command`` (text).
     """
     study = result if isinstance(result, StitchingStudy) else StitchingStudy((result,), result.settings)
@@ -51,7 +51,7 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
 
 
 def headline(study: StitchingStudy) -> str:
-    """The one sentence to take away."""
+    """The main conclusion in one sentence."""
     shown = _shown_methods(study)[0]
     points = {family: f"{100 * mean:.2f} points" for family, mean in _penalties(study, shown).items()}
     (first, lost), *others = points.items()
@@ -156,7 +156,7 @@ def _curves(study: StitchingStudy, method: str) -> Figure:
 
 
 def _maps(study: StitchingStudy) -> list[Block]:
-    """Permutations and scales, as learned and as matched in closed form."""
+    """Permutations and scales, both learned and matched in closed form."""
     drawn: dict[tuple[str, str], Stitching] = {}
     for s in sorted(study.stitchings, key=lambda s: s.method != _shown_methods(study)[0]):
         if s.pairing is not None and "closed_form" in s.pairing:
@@ -211,7 +211,7 @@ def _permutation(s: Stitching) -> Figure:
 
 
 def _training(study: StitchingStudy) -> list[Block]:
-    """Loss and distance from the polytope, epoch by epoch, for the first run of each family and layer."""
+    """Loss and distance from the polytope by epoch, for the first run of each family and layer."""
     trained: dict[str, dict[str, Stitching]] = {}
     for s in study.stitchings:
         if s.history:
@@ -221,7 +221,7 @@ def _training(study: StitchingStudy) -> list[Block]:
         here = trained[layer]
         loss = {family: [e["loss"] for e in s.history] for family, s in here.items()}
         figures.append(_by_epoch(loss, f"{layer}: loss of maps in training", "loss"))
-        # training loss of the maps as they would be evaluated, from the start on: what the kept epoch is chosen by
+        # training loss of the maps as evaluated, including the start: the criterion for the kept epoch
         judged = {family: s for family, s in here.items() if s.start_loss is not None}
         evaluated = {f: [s.start_loss, *(e["evaluated_loss"] for e in s.history)] for f, s in judged.items()}
         kept = ", ".join(f"{f} {s.kept or 'the start'}" for f, s in judged.items() if s.kept is not None)
@@ -243,7 +243,7 @@ def _by_epoch(curves: Mapping[str, Sequence[float | None]], title: str, y_title:
 
 
 def _drift(study: StitchingStudy) -> list[Block]:
-    """Means by family and method, and every stitched network where there are more."""
+    """Means by family and method, and every stitched network if there are more."""
     frame = study.to_frame().reindex(columns=[*_NETWORK, "penalty", *_DISTANCES])
     frame = frame[frame["drift_residual"].notna()].assign(method=lambda f: f["method"].str.replace("_", " "))
     frame["penalty"] *= 100

@@ -1,4 +1,4 @@
-"""Pages of symmetries: where each space lives in the network, and mappings for other tools."""
+"""Pages of symmetries: the position of each space in the network, and mappings for other tools."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +14,8 @@ from ..network import Flow, network
 from ..page import Page
 
 _CAPTION = (
-    "From top to bottom in order of the run; blocks that repeat are drawn once. Boxes with corners have weights, round "
-    "ones join what others return. A colour is a space: its units may change together wherever it runs. No space is "
+    "The run goes from top to bottom; repeated blocks are drawn once. Boxes with corners have weights, round ones "
+    "combine outputs of others. A colour is a space: its units may change together wherever it runs. No space is "
     "known to run along a dotted wire."
 )
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -28,7 +28,7 @@ _NOTATION = (
 
 
 def symmetry_page(sym: Symmetry) -> Page:
-    """Lay out a symmetry."""
+    """Lay out the page of a symmetry."""
     log_size = sym.log_size
     about = (
         f"about 10{f'{log_size / log(10):.0f}'.translate(_RAISED)}" if log_size > 20 else f"{round(exp(log_size)):,}"
@@ -73,7 +73,7 @@ _CAPTION_of_mappings = (
 
 
 def mappings_page(found: Mappings) -> Page:
-    """Lay out mappings."""
+    """Lay out the page of mappings."""
     blocks: list[Block] = [
         Paragraph(sentence(found.summary().partition("\n")[0].partition(": ")[2]), "verdict"),
         *([_drawn_of_mappings(found)] if found.entries else []),
@@ -130,7 +130,7 @@ def _drawn_of_mappings(found: Mappings) -> Network:
 
 
 def _vertex(name: str, at: Mapping[str, list[int]]) -> str:
-    """The module of a tensor axis, such as ``conv.weight[0]``, or the one that holds it."""
+    """The module of a tensor axis, such as ``conv.weight[0]``, or the module that contains it."""
     module = name.rpartition(".")[0] or name if name.endswith("]") else name
     while module and module not in at:
         module = module.rpartition(".")[0]
@@ -140,7 +140,7 @@ def _vertex(name: str, at: Mapping[str, list[int]]) -> str:
 def _between(
     graph: Sequence[Vertex], readers: Mapping[int, list[int]], writes: set[int], reads: set[int]
 ) -> Iterator[tuple[int, int]]:
-    """Wires that lead from those that write to those that read, through vertices that keep channels apart."""
+    """Wires that lead from writers to readers, through vertices that keep channels apart."""
     forward, backward = set(writes), set(reads)
     queue = list(writes)
     while queue:
@@ -160,7 +160,7 @@ def _between(
 
 
 def _pairs(found: Mappings) -> tuple[Vertex, ...]:
-    """A graph of the modules that are named, where nothing is known of what lies between."""
+    """A graph of the named modules only, for use if nothing is known of what lies between."""
     pairs = [pair for e in found.entries for p in e.places for pair in product(p.writes, p.reads)]
     number = {name: k for k, name in enumerate(dict.fromkeys(name for pair in pairs for name in pair))}
     wires = {name: tuple(Wire(number[w]) for w in dict.fromkeys(w for w, r in pairs if r == name)) for name in number}
