@@ -162,7 +162,7 @@ def test_a_pruned_model_is_saved_with_its_sizes_or_not_at_all(case, tmp_path):
     before = model.config.to_dict()
     sym = iw.symmetries(model, inputs)
     one = iw.prune_channels(sym, space.format(0), keep, model, inputs)
-    with pytest.raises(ValueError, match=r"sizes that \w+Config can say.*layers?|h\.0.*Prune every layer alike"):
+    with pytest.raises(ValueError, match=r"sizes that \w+Config can express.*layers?|h\.0.*Prune every layer alike"):
         one.save_pretrained(tmp_path / "one")
     assert not (tmp_path / "one").exists() and one.config.to_dict() == before
     both = iw.prune_channels(sym, [space.format(i) for i in range(2)], keep, model, inputs)
