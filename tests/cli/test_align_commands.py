@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +112,15 @@ def test_what_is_written_has_the_smallest_loss_unless_a_repair_was_asked_for(run
     said, card = json.loads(ran.out), training.read_card(tmp_path / "auto.safetensors")
     assert told[2].strip().removesuffix(".") == best == said["scores"][-1]["network"]
     assert best == said["result"] == card.recipe["result"] and said["files"] == {"merged": "auto.safetensors"}
+
+
+def test_a_repair_that_changes_no_loss_that_is_told_is_not_written(run, pair, monkeypatch):
+    fall = iter(range(100))  # by less than the three decimals that are told
+    alike = lambda *given: replace(evaluate(*given), loss=1 - 1e-6 * next(fall))
+    monkeypatch.setattr(sys.modules[evaluate.__module__], "evaluate", alike)
+    words = ("--model", "mlp:widths=8-8", "--data", "digits", "--examples", "300", "--out", "m.safetensors", "--json")
+    said = json.loads(run.done("merge", *pair, *words).out)
+    assert (said["result"], said["repair"]) == ("merged after alignment", "none")
 
 
 def test_a_barrier_on_a_folder_of_images_says_which_of_them_it_takes(run, tmp_path):

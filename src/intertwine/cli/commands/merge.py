@@ -195,7 +195,8 @@ class Merge(DeviceOptions, ExampleOptions):
         names = [f"{said[aligned]}{_REPAIRED[how]}" for aligned, how in ways]
         if loader is not None and self.repair == "auto" and len(models) > 1:  # there are labels to judge by
             losses = [loss if (loss := evaluate(x, loader).loss) == loss else float("inf") for x in models]
-            best = min(reversed(range(len(models))), key=losses.__getitem__)
+            shown = lambda k: (round(losses[k], 3), ways[k][1] is not None)  # on a tie the plainer one
+            best = min(reversed(range(len(models))), key=shown)
             told = "; ".join(f"{name}: {loss:.3f}" for name, loss in zip(names, losses))
             insist = "" if best == len(models) - 1 else f"; --repair {done or 'none'} insists on the last"
             tell(f"Loss on the training split: {told}. Written is the smallest, {names[best]}{insist}.")
