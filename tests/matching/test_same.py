@@ -336,6 +336,8 @@ def test_a_summary_lists_the_tensors_that_differ_most():
     lines = Match(RELATED, 0.1, 0.1, None, "why", differing=many).summary().splitlines()
     assert lines[1] == "  layer40  differs by 0.4 of its size in a" and len(lines) == 14
     assert lines[-1] == "  and 28 more, which differ less"
+    gone = Match(RELATED, 0.1, 0.1, None, "why", differing={name: float("inf") for name in many})
+    assert gone.summary().splitlines()[-1] == "  and 28 more"
 
 
 def normed(offset):

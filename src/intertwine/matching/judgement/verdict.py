@@ -69,7 +69,8 @@ class Match(Result):
             shown = sorted(shown, key=lambda item: -item[1])[:_LISTED]
         apart = lambda d: f"differs by {d:.3g} of its size in a" if d < float("inf") else "only in one, or reshaped"
         lines = columns([("", name, apart(d)) for name, d in shown])
-        lines += [f"  and {more:,} more, which differ less"] if more > 0 else []
+        less = ", which differ less" if more > 0 and shown[-1][1] < float("inf") else ""
+        lines += [f"  and {more:,} more{less}"] if more > 0 else []
         still = self.verdict == SAME and not self.moved
         verdict = "the same network, with nothing permuted or rescaled" if still else self.verdict
         return "\n".join([f"{verdict}: {self.reason}", *lines])
