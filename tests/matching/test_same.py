@@ -331,6 +331,23 @@ def test_sizes_that_tell_networks_apart_are_named_as_settings():
         iw.align(a, b, x)
 
 
+@pytest.mark.parametrize(("swapped", "side"), [(False, "a"), (True, "b")])
+def test_a_layer_that_one_network_lacks_is_named_by_what_the_others_hold(swapped, side):
+    """Matched by number, those behind it would be searched for units that they have not."""
+    pytest.importorskip("transformers")
+    a, x = zoo.MAKERS["LlamaForCausalLM"](num_hidden_layers=3)
+    b = copy.deepcopy(a)
+    del b.model.layers[1]
+    b.model.layers[1].self_attn.layer_idx = 1
+    b.config.num_hidden_layers = 2
+    found = iw.same(b, a, x) if swapped else iw.same(a, b, x)
+    assert found.verdict == RELATED and not found.residual
+    assert f"only {side} has 1 layer: model.layers.1" in found.reason
+    here, there = (1, 2) if swapped else (2, 1)
+    assert f"model.layers.{here} of a is model.layers.{there} of b" in found.reason
+    assert len(found.differing) == 9 and all(name.startswith("model.layers.1.") for name in found.differing)
+
+
 def test_a_summary_lists_the_tensors_that_differ_most():
     many = {f"layer{k}": 0.01 * k for k in range(1, 41)}
     lines = Match(RELATED, 0.1, 0.1, None, "why", differing=many).summary().splitlines()

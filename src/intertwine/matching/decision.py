@@ -15,6 +15,7 @@ from ..symmetry.transformation import KINDS, Transformation, identity
 from .components import Matched, Pair, matched
 from .judgement.deviation import HALVES, PRECISIONS, changed, constant, patterned
 from .judgement.grids import quantised
+from .judgement.layers import OTHER
 from .judgement.verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
 # Largest share of the chance residual that related networks leave. Measured on digits: independently trained networks
@@ -129,7 +130,8 @@ def _layers_of_one(pair: Pair, gone: Collection[str]) -> list[str]:
     found: dict[str, dict[str, None]] = {}
     kept = {repeated_block(name) for name in pair.sym.layouts.keys() - gone}
     for name in gone:
-        if (block := repeated_block(name)) and block not in kept and not (name in pair.a and name in pair.b):
+        block = "" if name in pair.a and name in pair.b else repeated_block(name)
+        if block and (block not in kept or name.endswith(OTHER)):
             found.setdefault("a" if name in pair.a else "b", {})[block] = None
     return [f"only {side} has {counted(len(layers), 'layer')}: {listed(layers)}" for side, layers in found.items()]
 

@@ -27,6 +27,7 @@ from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_
 from .decision import decided, other_architectures
 from .judgement.configurations import differing_settings, settings_of, sizes_and_settings
 from .judgement.deviation import PRECISIONS
+from .judgement.layers import NEW, moved_layers, renumbered
 from .judgement.verdict import APART, DIFFERENT, PART, RELATED, SAME, UNTOLD, Match
 
 __all__ = ["COMPONENT", "WHOLE", "same", "turned", "with_biases"]
@@ -203,10 +204,13 @@ def _as_they_are(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry 
 
 
 def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None) -> Match:
-    """The verdict on tensors matched by name."""
-    states = tensors_of(a), tensors_of(b)
-    replaced = _replaced(*states)
-    saved = {*a.state_dict(), *b.state_dict()}
+    """The verdict on tensors matched by name; layers with other numbers are matched by content."""
+    states: tuple[State, State] = (tensors_of(a), tensors_of(b))
+    replaced, saved = _replaced(*states), {*a.state_dict(), *b.state_dict()}
+    if layers := moved_layers(states[1], states[0]) if replaced else {}:
+        saved |= renumbered(b.state_dict(), states[0], layers).keys()
+        states = states[0], renumbered(states[1], states[0], layers)
+        replaced = _replaced(*states)
     made = {name for name in replaced if name not in saved}  # made from settings: outputs show their effect
     replaced = {name: why for name, why in replaced.items() if name in saved}
     if 2 * len(replaced) > len({*states[0], *states[1]}):
@@ -232,6 +236,8 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
             return _error(outputs(a, example_inputs), theirs)
 
     found = decided(Pair(sym, *states, limit), replaced, error, one_path)
+    if held := [f"{start}{k} of a is {start}{n} of b" for (start, k), n in layers.items() if n != NEW]:
+        found = replace(found, reason=f"{found.reason}; {listed(held)}")
     if found.verdict == RELATED and not replaced and _moved_together(found, sym, a, b, example_inputs):
         said = (
             "yet both give the same outputs here, and the network halfway does not: more moved than the symmetry knows"

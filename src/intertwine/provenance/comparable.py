@@ -14,13 +14,14 @@ from ..matching.components import Pair
 from ..matching.coordinates.networks import gauge_of, turning
 from ..matching.correspondence.entries import converted
 from ..matching.decision import decided
+from ..matching.judgement.layers import stacks
 from ..matching.judgement.verdict import RELATED, SAME, Match
 from ..matching.same import COMPONENT
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.coupling import narrowed
 from .changes.conversions import Rows, convert
-from .changes.layers import block_of, stacks
+from .changes.layers import block_of
 from .in_place import InPlace, cosine, in_place
 from .units import Widths, thinned, widths
 

@@ -16,7 +16,8 @@ from ..._io.lazy import State
 from ..._nested import by_key
 from ...matching.correspondence.entries import Entry, Range, Region, carried
 from ...matching.judgement.deviation import constant, relative
-from .layers import layer_of, pattern_of, signature, stem_of, with_layer
+from ...matching.judgement.layers import signature, with_layer
+from .layers import layer_of, pattern_of, stem_of
 
 _PROBES = (4, 12)  # rows of a tensor to search for: fewest and most
 _ALL_PROBES = 2400

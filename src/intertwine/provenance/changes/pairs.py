@@ -13,6 +13,7 @@ from ..._io.lazy import LazyState, State
 from ..._nested import by_key
 from ..._words import counted, listed
 from ...matching.correspondence.entries import Entry, converted
+from ...matching.judgement.layers import moved_layers, renumbered
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import moved
 from ...symmetry.coupling import narrowed
@@ -20,7 +21,7 @@ from ...symmetry.spaces import Fixed
 from ..difference import Finding
 from ..units import widths
 from .conversions import convert, elsewhere
-from .layers import family_of, layer_findings, moved_layers, pattern_of, with_layer
+from .layers import layer_findings, pattern_of
 
 _NAMED = 3
 _WORDS = {  # for each kind, and for some from the other side
@@ -81,7 +82,7 @@ def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = 
     target, source = (a, b) if turned else (b, a)
     layers = moved_layers(a, b) if entries is None else {}
     if layers:
-        source = _renumbered(source, target, moved_layers(b, a) if turned else layers)
+        source = renumbered(source, target, moved_layers(b, a) if turned else layers)
     tied = lambda n, other, state: n not in state or torch.equal(state[n], state.get(other, state[n]))
     loose = {n for n, other in sym.aliases.items() if not tied(n, other, target)}
     own = [n for n in target if n not in sym.aliases or n in loose]
@@ -142,19 +143,6 @@ def _alike(x: State, y: State, name: str) -> bool:
 def _fitting(sym: Symmetry, state: State) -> int:
     """Number of the model's tensors that a checkpoint holds by name and shape."""
     return sum(n in state and state[n].shape == layout.shape for n, layout in sym.layouts.items())
-
-
-def _renumbered(source: State, target: State, layers: Mapping[tuple[str, int], int]) -> State:
-    """The source under the target's layer numbers; layers without a place there keep their names."""
-    names = {}
-    for name in target:
-        family = family_of(name)
-        other = name if family is None else with_layer(name, layers.get(family, family[1]))
-        if other in source:
-            names[name] = other
-    taken = {*names.values()}
-    names |= {n if n not in names else f"{n} of the other": n for n in source if n not in taken}
-    return LazyState.renamed(source, names)
 
 
 def _resized(names: Iterable[str], sym: Symmetry, before: State, after: State) -> Iterator[Finding]:
