@@ -51,6 +51,18 @@ def test_unrelated_networks_of_other_names_are_refused(sym):
         iw.diff(decoder(), {n: x for n, x in other.items() if x.ndim > 1}, tokens(), sym)
 
 
+def test_that_tensors_are_paired_by_what_they_hold_is_said_first_where_programs_differ():
+    """Networks of the same seeds hold the same numbers in places that have nothing to do with each other."""
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    b = nn.ModuleDict({"one": nn.Linear(4, 8), "two": nn.Linear(8, 3)})
+    b.forward = lambda x: b["two"](b["one"](x).tanh())
+    b["two"].weight.data = a[2].weight.data.clone()
+    found = iw.diff(a, b, torch.ones(2, 4))
+    assert found.findings[0].kind == "other programs" and "the programs do not correspond" in found.findings[0].text
+    assert "renamed" in kinds(found)
+
+
 def test_what_is_ambiguous_is_listed(sym):
     twice = decoder()
     with torch.no_grad():

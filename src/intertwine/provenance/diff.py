@@ -1,6 +1,6 @@
 """Changes between two checkpoints, after the symmetries of their architecture are removed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,8 +16,7 @@ from .._io.lazy import State
 from .._result import of_networks
 from .._words import counted, listed
 from ..errors import CaptureError
-from ..matching.correspondence.correspond import correspond
-from ..matching.correspondence.entries import Entry
+from ..matching.correspondence.correspond import APART, Correspondence, correspond
 from ..matching.judgement.configurations import differing_settings, settings_of
 from ..matching.judgement.deviation import HALVES, constant, deviation
 from ..matching.judgement.grids import dtype_name
@@ -181,7 +180,12 @@ def _folded(
 
 def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | None, sym: Symmetry) -> Diff:
     """The difference of two networks as they are."""
-    pairs = paired(sym, _state(a), _state(b), _entries(model, b if model is a else a, example_inputs))
+    program = _programs(model, b if model is a else a, example_inputs)
+    pairs = paired(sym, _state(a), _state(b), program.entries if program and not program.part else None)
+    guessed = list[Finding]()
+    if program is not None and not program and pairs.converted:
+        said = f"the programs do not correspond ({program.reason})"
+        guessed.append(Finding("other programs", f"{said}: tensors are paired by what they hold, maybe by chance"))
     folds, g = explained(pairs.sym, pairs.a, pairs.b)
     changes = told_apart(pooled(_settled([*_changes(pairs, g)], pairs, folds, g)), pairs.sym, g)
     error, said = _output_error(a, b, model, pairs, example_inputs)
@@ -190,7 +194,7 @@ def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | No
     return Diff(
         verdict=verdict,
         reason=reason,
-        findings=(*ties, *pairs.findings, *element_findings(pairs, g), *tensor_findings(changes, pairs, g)),
+        findings=(*guessed, *ties, *pairs.findings, *element_findings(pairs, g), *tensor_findings(changes, pairs, g)),
         tensors=tuple(changes),
         units=moved_units(pairs, g, {c.name for c in changes if not c.settled}),
         output_error=error,
@@ -210,17 +214,17 @@ def _reference(a: Network, b: Network) -> nn.Module | None:
     return modules[0] if modules else None
 
 
-def _entries(model: nn.Module | None, other: Network, example_inputs: Any) -> Sequence[Entry] | None:
-    """Corresponding entries of the model and another network, by their programs; ``None`` if these do not show them."""
+def _programs(model: nn.Module | None, other: Network, example_inputs: Any) -> Correspondence | None:
+    """The correspondence of the model to another network, by their programs; ``None`` if names show it."""
     if model is None or not isinstance(other, nn.Module):
         return None
     ours, theirs = (side.state_dict().keys() for side in (model, other))
     if ours <= theirs or theirs <= ours:
         return None
-    with suppress(CaptureError):
-        found = correspond(model, other, example_inputs)
-        return found.entries if found and not found.part else None
-    return None
+    try:
+        return correspond(model, other, example_inputs)
+    except CaptureError:
+        return Correspondence(APART, reason="one does not run on the example inputs of the other")
 
 
 def _state(side: Network) -> State:
