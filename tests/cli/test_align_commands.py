@@ -136,7 +136,7 @@ def test_a_barrier_on_a_folder_of_images_says_which_of_them_it_takes(run, tmp_pa
     words = ("0.safetensors", "1.safetensors", "--model", model, "--data", "images:images", "--points", "3")
     ran = run.done("barrier", *words, "--examples", "30")
     assert "Note: 8 of 40 examples are used, all of the test split; --split all takes all of them." in ran.out
-    assert "are used" not in run("barrier", *words, "--split", "all", "--examples", "40").out
+    assert "examples are used" not in run("barrier", *words, "--split", "all", "--examples", "40").out
 
 
 def test_barrier_writes_results_and_a_page(run, pair, tmp_path):
