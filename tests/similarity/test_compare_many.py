@@ -201,7 +201,7 @@ def test_tree_map_and_page(tmp_path):
     assert which in found.summary()
     assert found.summary().count("Beyond chance and untrained networks") == len(found.measures) == 2
     page = found.to_html()
-    for text in ("a again", "Layer by layer", which, "share of layers that agree", "untrained: %{customdata"):
+    for text in ("a again", "Layer by layer", which, "share of layers that agree", "Untrained: %{customdata"):
         assert text in page, text
     path = found.save(tmp_path / "set.json")
     loaded = type(found).load(path)

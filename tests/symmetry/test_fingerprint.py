@@ -55,7 +55,7 @@ def test_settings_that_no_tensor_shows_are_not_in_it():
     b, x = copy.deepcopy(a), torch.randn(5, 4)
     b[1].eps = 0.5
     assert fingerprint(a, x) == fingerprint(b, x) and not iw.same(a, b, x)
-    assert "settings differ" in fingerprint.__doc__ and "settings such as" in Fingerprint.__doc__
+    assert "different settings" in fingerprint.__doc__ and "settings such as" in Fingerprint.__doc__
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.2, 2.0])

@@ -146,7 +146,7 @@ class Noisy(nn.Module):
 
 def test_bad_input():
     model, sym, x = make("mlp")
-    with pytest.raises(ValueError, match="same twice"):
+    with pytest.raises(ValueError, match="same outputs twice"):
         verify(replace(sym, spaces=(), layouts={}), Noisy(), x)
     nn.init.constant_(model[4].weight, float("nan"))
     with pytest.raises(ValueError, match="finite numbers"):
