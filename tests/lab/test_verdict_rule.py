@@ -70,7 +70,8 @@ def test_statements_of_one_page_are_judged_together_and_checks_and_guarded_ones_
     assert held().held is True
     two = held(near)
     assert two.held is None and two.adjusted == pytest.approx(2 * near.p_holds)
-    assert two.why == "sure by itself, not among all statements of this page; as measured it would hold"
+    said = "significant by itself, but not after correction for all statements of this page"
+    assert two.why == f"{said}; as measured it would hold"
     sure = Statement("sure", {"a": made(9.0, 0.1)}, above=0)
     assert held(sure).held is True  # Holm, not Bonferroni: the surest is taken away first
     stopped = Statement("stopped", {"a": made(0.1, 1.0)}, above=0, guard=Guard({}))

@@ -1,4 +1,4 @@
-"""Tests that fit a statement: samples of networks, estimates with their error, power, and verdicts on a page."""
+"""Statistical tests of a paper's statements: samples of networks, estimates with errors, power, and verdicts."""
 
 from .estimates import (
     Estimate,
@@ -15,11 +15,11 @@ from .estimates import (
 from .statements import LEVEL, Claim, Guard, Statement, detectable, estimates, judge, networks_needed
 
 __all__ = [
-    # numbers as they were measured, and what follows from them
+    # measurements, and estimates from them
     "Sample", "Estimate", "independent", "mean_of", "of_runs", "jackknife", "spearman", "student_quantile",
-    # of several statements
+    # p-values of several statements together
     "all_but", "holm",
-    # before a run
+    # planning a run
     "detectable", "networks_needed",
     # statements and verdicts
     "Statement", "Guard", "Claim", "judge", "estimates", "LEVEL",

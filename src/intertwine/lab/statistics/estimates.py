@@ -1,10 +1,10 @@
-"""Tests that fit a statement: what varies, how many independent networks stand behind a number, and how sure it is.
+"""Samples of networks and estimates with errors: what varies, how many networks are behind a number, how certain it is.
 
 A number of an experiment varies for two reasons: other networks could have been trained, and other images could have
-been drawn for the test. A :class:`Sample` holds the numbers as they were measured, one for each network or pair of
-networks, perhaps on each block of test images; arithmetic with samples is by network (a paired design), and
-:func:`independent` combines arms of different networks (Welch). Both end in an :class:`Estimate`: a number, its
-standard error and degrees of freedom, from which follow interval, one-sided p-values, and power (``power``).
+been drawn for the test set. A :class:`Sample` holds the numbers as measured, one for each network or pair of networks,
+perhaps on each block of test images. Samples are added and subtracted network by network (a paired design);
+:func:`independent` combines arms that share no networks (Welch). Both end in an :class:`Estimate`: a number with its
+standard error and degrees of freedom, which determine its interval, one-sided p-values and power.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from ..._zoo_intervals import left_out
 
-_FEWEST_OF_PAIRS = 3  # networks: leaving one of two out leaves no pair
-_EQUAL = 5  # networks with the same value to the last digit: fewer say nothing about how far others lie from them
-_ROUNDING = 1e-12  # spread beside the numbers that is none
-_MOST_HALVES = 256  # of a zoo
+_FEWEST_OF_PAIRS = 3  # networks: if one of two is left out, no pair remains
+_EQUAL = 5  # fewest networks with the same value to the last digit whose spread of 0 is believed
+_ROUNDING = 1e-12  # relative spread that counts as rounding
+_MOST_HALVES = 256  # of a zoo, in the jackknife
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Estimate:
     """A number with its standard error."""
 
     value: float  # The number
-    # Standard error; ``None`` where too few networks stand behind it, 0 for numbers without error
+    # Standard error; ``None`` with too few networks, 0 for exact numbers
     error: float | None = None
     freedom: float = math.inf  # Degrees of freedom of the error (Student's t)
-    # Independent networks or runs behind it; ``None`` where there are none, as in mathematics
+    # Number of independent networks or runs; ``None`` for mathematical facts, which have none
     networks: int | None = None
-    fixed: float = 0.0  # The part of the error that more networks do not make smaller: that of the test images
-    limits: tuple[float, float] = (-math.inf, math.inf)  # Beyond which no such number lies, as a correlation beyond 1
+    fixed: float = 0.0  # The part of the error that more networks do not reduce: that of the test images
+    limits: tuple[float, float] = (-math.inf, math.inf)  # Range of possible values, such as (-1, 1) of a correlation
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
-        """Two-sided confidence interval, ``value -+ t error`` within the limits; ``None`` without an error.
+        """Two-sided confidence interval, ``value -+ t error`` clipped to the limits; ``None`` without an error.
 
         Examples:
             >>> [round(end, 3) for end in Estimate(2.0, 0.577350269, 2).interval()]
@@ -53,7 +53,7 @@ class Estimate:
         return max(self.value - half, self.limits[0]), min(self.value + half, self.limits[1])
 
     def p_above(self, limit: float) -> float:
-        """One-sided p-value of "the number lies above the limit": how often as much is seen where it does not."""
+        """One-sided p-value of "the number lies above the limit": how often as large a value occurs if it does not."""
         return self._p(self.value - limit)
 
     def p_below(self, limit: float) -> float:
@@ -61,7 +61,7 @@ class Estimate:
         return self._p(limit - self.value)
 
     def _p(self, distance: float) -> float:
-        """Of a distance from a limit; K networks that are all equal say what K signs do, ``2^-K``, and no more."""
+        """One-sided p-value of a distance from a limit; ``K`` equal values count as ``K`` signs only: ``2^-K``."""
         if self.error is None or not math.isfinite(self.value):
             return 1.0
         if self.error == 0 and math.isfinite(distance):
@@ -73,7 +73,7 @@ class Estimate:
         return float(stdtr(min(self.freedom, 1e9), -distance / self.error))
 
     def times(self, factor: float) -> Estimate:
-        """Multiplied by a number that is known exactly."""
+        """The estimate times a factor that is known exactly."""
         error = None if self.error is None else abs(factor) * self.error
         low, high = sorted(factor * end for end in self.limits) if factor else (-math.inf, math.inf)
         return replace(self, value=factor * self.value, error=error, fixed=abs(factor) * self.fixed, limits=(low, high))
@@ -87,22 +87,22 @@ class Estimate:
 class Sample:
     """One number for each network or each ordered pair of networks, perhaps on each block of test images.
 
-    ``a - b`` and ``a + b`` are by network (or pair): a paired design, in which what two arms have in common goes out.
+    ``a - b`` and ``a + b`` combine network by network (or pair by pair): a paired design cancels what both arms share.
     """
 
     # By ``(network,)`` or ``(network, partner)``: ``(B,)`` numbers, one for each of ``B`` blocks of test images, or a
     # single one
     numbers: Mapping[tuple[str, ...], NDArray[np.float64]]
-    # Of a single number over test images, such as ``p (1 - p) / n`` of an accuracy ``p`` on ``n`` images; not used
-    # where there are blocks, which tell themselves. Differences add variances, which is too much where both sides
-    # were right about the same images
+    # Variance of a single number over test images, such as ``p (1 - p) / n`` of an accuracy ``p`` on ``n`` images;
+    # unused with several blocks, whose spread is measured. Differences add variances, which overestimates where both
+    # arms are right about the same images
     variance: float = 0.0
 
     @classmethod
     def of(cls, numbers: Mapping[Hashable, float], images: int = 0) -> Sample:
-        """Single numbers by network, or by pair of networks, a tuple of two names.
+        """A sample of single numbers, keyed by network or by pair of networks, a tuple of two names.
 
-        So many test ``images`` are behind each, where the numbers are accuracies or other shares of them.
+        For accuracies and other shares of test images, ``images`` is how many images each number was measured on.
 
         Examples:
             >>> print(Sample.of({"a": 1.0, "b": 2.0, "c": 3.0}).estimate())
@@ -120,7 +120,7 @@ class Sample:
 
     @property
     def networks(self) -> list[str]:
-        """All networks that are part of it."""
+        """All networks in the sample, alone or in pairs."""
         return list(dict.fromkeys(name for key in self.numbers for name in key))
 
     @property
@@ -135,25 +135,25 @@ class Sample:
         return self._joined(other, 1.0)
 
     def times(self, factor: float) -> Sample:
-        """Multiplied by a number that is known exactly."""
+        """The sample times a factor that is known exactly."""
         return Sample({k: factor * v for k, v in self.numbers.items()}, factor**2 * self.variance)
 
     def _joined(self, other: Sample, sign: float) -> Sample:
-        with np.errstate(invalid="ignore"):  # infinity minus infinity tells nothing, which it says itself
+        with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, which needs no warning
             both = {k: v + sign * other.numbers[k] for k, v in self.numbers.items() if k in other.numbers}
         return Sample(both, self.variance + other.variance)
 
     def estimate(self) -> Estimate:
-        """Mean with its error.
+        """Mean with its standard error.
 
-        Over networks: ``s^2 / K`` with ``K - 1`` degrees of freedom. Over pairs of networks, which are not independent
-        where they share one, each network is left out in turn with all its pairs (``left_out``): with the means
-        ``m_k`` of what is left, ``v = (K - 1) / K Σ (m_k - m.)^2``. ``K`` networks count ``K`` times, not
-        ``K (K - 1) / 2`` times. The variance over test images is added (of block means, or binomial), its degrees of
+        The variance over networks is ``s^2 / K`` with ``K - 1`` degrees of freedom. Pairs that share a network are not
+        independent, so each network is left out in turn with all its pairs (``left_out``): with the means ``m_k`` of
+        the remaining pairs, ``v = (K - 1) / K Σ (m_k - m.)^2``. ``K`` networks count ``K`` times, not
+        ``K (K - 1) / 2`` times. The variance over test images (of block means, or binomial) is added, with degrees of
         freedom by Satterthwaite.
 
-        Without an error where there are fewer than 2 networks, or 3 in pairs, or one network is part of all pairs, or
-        fewer than 5 networks gave the same number to the last digit.
+        There is no error with fewer than 2 networks, or 3 in pairs; if one network is part of all pairs; or if fewer
+        than 5 networks all gave the same number to the last digit.
 
         References:
             - Efron, B. and Stein, C. The jackknife estimate of variance. Annals of Statistics 9 (1981).
@@ -163,7 +163,7 @@ class Sample:
         return independent((1.0, self))
 
     def _network_part(self) -> tuple[float, float, int] | None:
-        """Variance of the mean over networks, its degrees of freedom, networks; ``None`` where it cannot be told."""
+        """Variance of the mean over networks, its degrees of freedom, number of networks; ``None`` if unknown."""
         means, names = self.means, self.networks
         count, freedom = len(names), len(names) - 1.0
         if not all(map(math.isfinite, means.values())):
@@ -177,12 +177,12 @@ class Sample:
                 return None
             variance, freedom = left_out([(key[0], key[1]) for key in means], list(means.values()))
         if variance <= (_ROUNDING * max(map(abs, means.values()))) ** 2:
-            variance = 0.0  # differences of equal numbers, such as 0.9 - 0.8 and 0.5 - 0.4
+            variance = 0.0  # rounding of equal differences, such as 0.9 - 0.8 and 0.5 - 0.4
         return None if count < _EQUAL and variance == 0 else (variance, freedom, count)
 
 
 def mean_of(samples: Iterable[Sample]) -> Sample:
-    """Mean over samples of the same networks, such as over layers; networks that all of them have.
+    """Mean over samples of the same networks, such as over layers; it keeps the networks that all samples have.
 
     Examples:
         >>> one, two = Sample.of({"a": 1.0, "b": 2.0}), Sample.of({"a": 3.0, "b": 6.0})
@@ -193,14 +193,14 @@ def mean_of(samples: Iterable[Sample]) -> Sample:
     if not listed:
         return Sample({})
     summed = reduce(Sample.__add__, listed).times(1 / len(listed))
-    deviation = sum(math.sqrt(s.variance) for s in listed) / len(listed)  # the same images: errors may go together
+    deviation = sum(math.sqrt(s.variance) for s in listed) / len(listed)  # the same images: errors may be correlated
     return replace(summed, variance=deviation**2)
 
 
 def independent(*terms: tuple[float, Sample]) -> Estimate:
-    """A combination ``Σ c_i mean(S_i)`` of arms that share no networks, only test images (Welch, somewhat stricter).
+    """Linear combination ``Σ c_i mean(S_i)`` of arms that share test images but no networks (Welch, a bit stricter).
 
-    The ratio of two positive means against a limit ``r`` is ``(1, a), (-r, b)`` against 0.
+    To test the ratio of two positive means against ``r``, test ``independent((1, a), (-r, b))`` against 0.
 
     Examples:
         >>> a, b = Sample.of({"a": 1.0, "b": 3.0}), Sample.of({"c": 1.0, "d": 1.5, "e": 2.0})
@@ -232,10 +232,10 @@ def independent(*terms: tuple[float, Sample]) -> Estimate:
 
 
 def _freedom_of(parts: Sequence[tuple[float, float]]) -> float:
-    """Degrees of freedom of a sum of estimated variances ``v_i``: at least those of the least sure one."""
+    """Degrees of freedom of a sum of estimated variances ``v_i``: at least those of the least certain one."""
     # Welch and Satterthwaite put estimates for the true variances in (Σ v)^2 / Σ v_i^2 / f_i. With arms of 4 to 8
-    # networks that is too many where one arm spreads three times as far as the other: verdicts at 0.25 % are wrong up
-    # to 1.7 times as often. With f_i - 1 in their place levels hold.
+    # networks that is too large if one arm spreads three times as far as the other: verdicts at level 0.25 % are wrong
+    # up to 1.7 times as often. With f_i - 1 in place of f_i the levels hold.
     known = [(v, f) for v, f in parts if v > 0 and math.isfinite(f)]
     if not known:
         return math.inf
@@ -244,17 +244,17 @@ def _freedom_of(parts: Sequence[tuple[float, float]]) -> float:
 
 
 def of_runs(values: Iterable[float | None]) -> Estimate:
-    """Mean of independent runs; unknown ones are left out."""
+    """Mean of independent runs with its error; ``None`` among the values is left out."""
     return Sample.of({str(k): v for k, v in enumerate(values) if v is not None}).estimate()
 
 
 def jackknife(models: Sequence[Hashable], statistic: Callable[[frozenset[Hashable]], float]) -> Estimate:
-    """Any statistic of a zoo, such as a rank correlation over pairs of its networks: half of them left out at a time.
+    """Delete-half jackknife of any statistic of a zoo, such as a rank correlation over pairs of its networks.
 
     With the statistic ``t_S`` of each half ``S`` of ``h`` among ``K`` networks, ``v = h / (K - h)`` times the mean of
-    ``(t_S - t)^2``. Leaving out one at a time, as for means, is wrong for ranks: those of two layers that lie near each
-    other stay as they are whichever network is left out, and come out as certain. There is no error with fewer than 3
-    networks, or where the statistic of the kept ones is NaN. Of many halves 256 are drawn, always the same.
+    ``(t_S - t)^2``. Leaving out one network at a time, as for means, is wrong for ranks: two layers with close scores
+    keep their order whichever network is left out, so the order looks certain. There is no error with fewer than 3
+    networks, or if the statistic is NaN for all of them or a half. Beyond 256 halves, 256 are drawn, always the same.
 
     References:
         - Shao, J. and Wu, C. A general theory for jackknife variance estimation. Annals of Statistics 17 (1989).
@@ -297,10 +297,10 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def all_but(p_values: Sequence[float], but: int = 0) -> float:
-    """P-value of "all but ``but`` of these are so" (partial conjunction; Benjamini and Heller 2008, Bonferroni's form).
+    """P-value of "all but ``but`` of these hold" (partial conjunction; Benjamini and Heller 2008, Bonferroni's form).
 
-    With ``but = 0`` it is the largest: a statement about every layer is as sure as its least sure layer
-    (intersection-union test), at whatever level, with no correction.
+    With ``but = 0`` it is the largest: a statement about every layer is as certain as its least certain layer
+    (intersection-union test), at any level and without correction.
 
     Examples:
         >>> all_but([0.01, 0.03, 0.2]), all_but([0.01, 0.03, 0.2], but=1)
@@ -313,7 +313,7 @@ def all_but(p_values: Sequence[float], but: int = 0) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted for all statements of one page (Holm 1979): one wrong verdict on a page of twenty at level 5 %.
+    """P-values adjusted for all statements of a page (Holm 1979): at level 5 % one page in twenty has a wrong verdict.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03])
@@ -327,7 +327,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def student_quantile(share: float, freedom: float) -> float:
-    """The number below which a Student variable lies with this probability."""
+    """Quantile of Student's t: the number below which a t variable lies with probability ``share``."""
     from scipy.special import stdtrit
 
     return float(stdtrit(min(freedom, 1e9), share))

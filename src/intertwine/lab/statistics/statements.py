@@ -1,6 +1,6 @@
-"""Statements: what a paper says, as a test of numbers, the one rule by which all of a page are judged, and power.
+"""Statements of a paper as tests of numbers, the one rule that judges all statements of a page, and power.
 
-Power is the smallest effect that a plan tells, and the networks that an effect needs, from an earlier estimate.
+Power: the smallest effect that a plan can detect, and the networks that an effect needs, from an earlier estimate.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from .estimates import Estimate, Sample, all_but, holm, student_quantile
 
 LEVEL = 0.05
 _MOST_NETWORKS = 10_000
-_SHOWN = 8  # numbers that a statement lists
+_SHOWN = 8  # most numbers listed for a statement
 _SATURATED = 0.995  # of the ceiling
-# Of the way from the trivial baseline to what more training gives: a network that has more than a fifth left to learn
-# is no yardstick for claims that another one reaches 83.5 % of it, or that nothing is lost within a point
+# Share of the way from the trivial baseline to the accuracy after longer training: a network with more than a fifth
+# left to learn is no yardstick for claims that another reaches 83.5 % of it, or loses nothing within a point
 _LEARNT = 0.8
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Whether a task can tell what a statement is about: networks do more than the trivial, and are not all perfect."""
+    """Condition for judging a statement: its networks beat the trivial baseline, and not all are at the ceiling."""
 
     # Accuracies (or other scores from 0 to 1) of the networks that the statement is about, by arm
     reached: Mapping[str, Estimate]
     floor: float = 0.0  # What the trivial baseline reaches, such as logistic regression on pixels
-    # What the same networks reach that are trained to the end; ``None`` where the statement does not compare arms by
-    # what they reach
+    # What the same networks reach when trained to the end; ``None`` unless the statement compares arms by what they
+    # reach
     ceiling: float | None = None
-    least: float = 0.0  # From this on networks count as trained: declared for each data set
-    # What the same networks reach that are trained to the end, by arm, where it is known
+    least: float = 0.0  # Accuracy from which networks count as trained, declared for each data set
+    # What the same networks reach when trained to the end, by arm, where known
     ends: Mapping[str, float] = field(default_factory=dict)
-    also: str = ""  # A further reason why it cannot, such as maps that are not trained
+    also: str = ""  # A further reason not to judge the statement, such as untrained maps
 
     @property
     def why(self) -> str:
-        """Why the task cannot tell; empty where it can."""
+        """Why the statement cannot be judged; empty if it can."""
         if not self.reached or any(math.isnan(e.value) for e in self.reached.values()):
-            return "nobody knows what the networks reach"
+            return "the accuracy of the networks is not known"
         said = lambda names: ", ".join(f"{name} {100 * self.reached[name].value:.1f} %" for name in names)
         ends = {name: e.interval() or (e.value, e.value) for name, e in self.reached.items()}
         if low := [name for name, (end, _) in ends.items() if end <= self.floor]:
@@ -59,29 +59,29 @@ class Guard:
 
 @dataclass(frozen=True)
 class Statement:
-    """Numbers that lie above one limit and below another, if a paper is right."""
+    """A claim of a paper: numbers that lie above one limit and below another if the paper is right."""
 
     text: str  # The statement in words
-    effects: Mapping[str, Estimate]  # The numbers, by name. A statement about every layer has one for each
+    effects: Mapping[str, Estimate]  # The numbers, by name. A statement about every layer has one for each layer
     # Lower limit; one limit is a one-sided test, two are a test of equivalence (two one-sided tests)
     above: float = -math.inf
     below: float = math.inf  # Upper limit
-    but: int = 0  # How many of the numbers may lie elsewhere
-    guard: Guard | None = None  # Without whose consent it cannot be told
-    # Whether it must hold: mathematics must at every scale, a trend among a few networks need not
+    but: int = 0  # How many of the numbers may lie outside the limits
+    guard: Guard | None = None  # Condition under which it can be judged
+    # Whether it must hold: mathematics must, at every scale; a trend among a few networks need not
     required: bool = False
-    # Whether it is of the run itself, such as that what is frozen did not change: no statement, and required
+    # Whether it checks the run itself, such as that frozen weights did not change: required, and no claim of a paper
     check: bool = False
 
     @property
     def p_holds(self) -> float:
-        """P-value of "the statement holds": of the least sure number, or the ``but + 1``-th least sure."""
+        """P-value of "the statement holds": that of the least certain number, or the ``but + 1``-th least certain."""
         inside = [max(e.p_above(self.above), e.p_below(self.below)) for e in self.effects.values()]
         return all_but(inside, self.but) if inside else 1.0
 
     @property
     def p_fails(self) -> float:
-        """P-value of "it does not": more than ``but`` numbers lie outside."""
+        """P-value of "the statement does not hold": more than ``but`` numbers lie outside the limits."""
         sides = sum(map(math.isfinite, (self.above, self.below)))
         outside = [
             min(1.0, sides * min(e.p_below(self.above) if math.isfinite(self.above) else 1.0,
@@ -93,12 +93,12 @@ class Statement:
 
     @property
     def met(self) -> int:
-        """Numbers that lie between the limits as measured, whatever their errors."""
+        """How many numbers lie between the limits as measured, whatever their errors."""
         return sum(self.above < e.value < self.below for e in self.effects.values())
 
     @property
     def detail(self) -> str:
-        """The numbers it is judged by."""
+        """The numbers that decide the statement, and the limits, in words."""
         known = (("above", self.above), ("below", self.below))
         limits = " and ".join(f"{word} {limit:g}" for word, limit in known if math.isfinite(limit))
         named = self.effects
@@ -109,12 +109,12 @@ class Statement:
         return f"{', '.join(listed)}; {'wanted' if len(named) < 2 else 'each'} {limits}" if named else ""
 
     def needed(self, statements: int) -> int | None:
-        """Networks that would tell it, with power 0.8 for its least sure number; ``None`` where no number would."""
+        """Networks that would decide it, with power 0.8 for its least certain number; ``None`` if none would."""
         if not self.effects:
             return None
         found = [self._needed(e, LEVEL / statements) for e in self.effects.values()]
         known = sorted(math.inf if n is None else n for n in found)
-        # It would hold by all but ``but`` of them, or fail by the ``but + 1`` that are told outside first.
+        # It holds once all but ``but`` numbers are told inside, or fails once the first ``but + 1`` are told outside.
         if self.met >= len(known) - self.but:
             chosen = known[len(known) - self.but - 1]
         else:
@@ -125,13 +125,13 @@ class Statement:
 
     def _needed(self, found: Estimate, level: float) -> int | None:
         limits = [limit for limit in (self.above, self.below) if math.isfinite(limit)]
-        # Between two limits both tests must tell: each with power 0.9, so that both do with 0.8.
+        # Between two limits both tests must succeed: with power 0.9 each, both do with power 0.8.
         power = 0.9 if len(limits) == 2 and self.above < found.value < self.below else 0.8
         nearest = min(limits, key=lambda limit: abs(found.value - limit), default=math.nan)
         return networks_needed(found, nearest, level, power) if limits else 2
 
     def smallest(self, networks: int, statements: int) -> float:
-        """Smallest distance from a limit that so many networks tell, for the number that varies most."""
+        """Smallest distance from a limit that this many networks detect, for the number that varies most."""
         return max((detectable(e, networks, LEVEL / statements) for e in self.effects.values()), default=math.inf)
 
 
@@ -143,14 +143,14 @@ class Claim:
     held: bool | None  # Whether it holds here; ``None`` where the run cannot tell
     detail: str = ""  # The numbers it was judged by
     p: float | None = None  # P-value of the verdict that the numbers point to; ``None`` where there is none
-    adjusted: float | None = None  # The same for all statements of the page together (Holm)
-    why: str = ""  # Why it cannot be told, and what it would be by the numbers as measured
-    # Networks behind its numbers; ``None`` where there are none, as in mathematics
+    adjusted: float | None = None  # The same, adjusted for all statements of the page (Holm)
+    why: str = ""  # Why it cannot be told, and what the numbers as measured would say
+    # Fewest networks behind any of its numbers; ``None`` for mathematical facts, which have none
     networks: int | None = field(default=None, kw_only=True)
-    # Networks that would tell it; ``None`` where it is told, or no number would
+    # Number of networks that would decide it; ``None`` if it is decided, or no number would
     needed: int | None = field(default=None, kw_only=True)
     required: bool = field(default=False, kw_only=True)  # Whether it must hold
-    check: bool = field(default=False, kw_only=True)  # Whether it is of the run itself, and no statement
+    check: bool = field(default=False, kw_only=True)  # Whether it checks the run itself, and is no claim of a paper
 
     @property
     def verdict(self) -> str:
@@ -161,10 +161,10 @@ class Claim:
 def judge(statements: Sequence[Statement]) -> list[Claim]:
     """Verdicts on all statements of one page.
 
-    A statement holds where its p-value, adjusted for all statements of the page (Holm), is at most 5 %: of pages whose
-    statements are false, one in twenty says of any of them that it holds. In the same way it does not hold where the
-    opposite is that sure. Otherwise, and where its guard says that the task cannot tell, it cannot be told. Checks of
-    the run are judged beside them.
+    A statement holds if its p-value, adjusted for all statements of the page (Holm), is at most 5 %: among pages whose
+    statements are all false, one in twenty says that any of them holds. It does not hold if the p-value of the
+    opposite, adjusted in the same way, is at most 5 %. Otherwise, or if its guard objects, it cannot be told. Checks
+    of the run are judged separately, without this adjustment.
     """
     judged = [s for s in statements if not s.check and not (s.guard and s.guard.why)]
     holds = dict(zip(map(id, judged), holm([s.p_holds for s in judged])))
@@ -202,22 +202,22 @@ def _unsure(s: Statement) -> str:
     if all(e.error is None for e in s.effects.values()):
         return "too few independent networks"
     if min(s.p_holds, s.p_fails) <= LEVEL:
-        return "sure by itself, not among all statements of this page"
+        return "significant by itself, but not after correction for all statements of this page"
     return "the numbers vary too much among networks"
 
 
 def estimates(found: Mapping[str, Sample | Estimate] | Sample | Estimate) -> dict[str, Estimate]:
-    """Samples or estimates by name, or one, as estimates by name."""
+    """Estimates by name, from samples or estimates by name, or from a single one, which gets an empty name."""
     named = found if isinstance(found, Mapping) else {"": found}
     return {name: one.estimate() if isinstance(one, Sample) else one for name, one in named.items()}
 
 
 def detectable(found: Estimate, networks: int | None = None, level: float = 0.05, power: float = 0.8) -> float:
-    """Smallest distance from a limit that a plan tells with a power, in the units of the number.
+    """Smallest distance from a limit that a plan detects with the given power, in the units of the number.
 
-    That is ``d`` with ``P(t' > t_{1 - level}) = power`` for the noncentral ``t'`` of ``d / error``; infinity where the
-    spread is not known. The spread is that of an earlier estimate of the same number, with as many networks unless
-    others are given; the level is 0.05 divided by the statements of the page for the first step of Holm's rule.
+    It is the ``d`` with ``P(t' > t_{1 - level}) = power`` for ``t'`` of noncentrality ``d / error``; infinity if the
+    spread is unknown. The spread is that of an earlier estimate of the same number; ``networks`` replaces its number
+    of networks. For the first step of Holm's rule, ``level`` is 0.05 divided by the number of statements of the page.
 
     Examples:
         >>> round(detectable(Estimate(0.0, 1.0, 5, 6)), 2), round(detectable(Estimate(0.0, 1.0, 5, 6), 24), 2)
@@ -230,9 +230,9 @@ def detectable(found: Estimate, networks: int | None = None, level: float = 0.05
 
 
 def networks_needed(found: Estimate, limit: float, level: float = 0.05, power: float = 0.8) -> int | None:
-    """Networks with which a number would be told from a limit with a power, if it is what it seems to be.
+    """Number of networks that would tell a number from a limit with the given power, if its estimate is right.
 
-    ``None`` where up to 10,000 would not: the test images alone do not tell, or the spread is not known.
+    ``None`` if 10,000 would not: the test images are too few, the number is at the limit, or the spread is unknown.
 
     Examples:
         >>> networks_needed(Estimate(1.0, 0.5, 5, 6), 0.0), networks_needed(Estimate(1.0, 0.5, 5, 6), 1.0)
@@ -260,13 +260,13 @@ def _scaled(found: Estimate, networks: int) -> tuple[float, float]:
     total = moving + found.fixed**2
     if not moving:
         return math.sqrt(total), math.inf
-    each = found.freedom * (before / found.error**2) ** 2 / max(found.networks - 1, 1)  # of one network more
+    each = found.freedom * (before / found.error**2) ** 2 / max(found.networks - 1, 1)  # gained by one more network
     return math.sqrt(total), max((networks - 1) * each * (total / moving) ** 2, 1.0)
 
 
 @cache
 def _noncentrality(freedom: float, level: float, power: float) -> float:
-    """Distance in standard errors that a one-sided test tells with this power."""
+    """Distance in standard errors that a one-sided test detects with this power."""
     from scipy.optimize import brentq
     from scipy.stats import nct, norm
 
