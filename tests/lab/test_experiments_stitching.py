@@ -261,7 +261,7 @@ def test_notes_say_what_the_recipe_does():
     said = OURS.words(epochs=4, head_start=2)
     assert "closed-form" in said
     assert "the best of start and epochs" in said
-    assert "4 epochs at a rate of 0.001 with momentum 0.9, scales held for 2" in said
+    assert "4 epochs at learning rate 0.001 and momentum 0.9, with scales fixed for the first 2" in said
     printed = PRINTED.words(epochs=20)
     assert "random maps" in printed
     assert "the last epoch counts" in printed

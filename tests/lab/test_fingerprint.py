@@ -158,7 +158,7 @@ def test_an_interrupted_run_loses_nothing(scale, tmp_path, monkeypatch, kept):
         found, failed = registry.run_experiments([TINY], setting)
         assert found == {}
         assert "no luck with seed-0001" in failed["tiny"]
-        assert "the others are kept" in failed["tiny"]
+        assert "finished ones are kept" in failed["tiny"]
     assert not values_path(tmp_path, "tiny", scale).exists()
     done = len(ran)
     assert 0 < done < 6

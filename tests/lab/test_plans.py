@@ -91,7 +91,7 @@ def test_a_probe_times_a_step():
 
 def test_a_plan_says_the_smallest_effect_of_each_statement(tmp_path):
     setting = Setting("small", tmp_path)
-    assert plans.tell_plan(TINY, setting, tmp_path)[-1].endswith("not known before it was run at smoke scale")
+    assert plans.tell_plan(TINY, setting, tmp_path)[-1].endswith("unknown until the experiment has run at smoke scale")
     registry.run_experiments([TINY], Setting(folder=tmp_path))
     told = plans.tell_plan(TINY, setting, tmp_path)[-1]
     assert told.endswith("with 3 networks: networks lie apart (spread as at smoke scale)")

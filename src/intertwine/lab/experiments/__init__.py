@@ -1,6 +1,6 @@
-"""Each table and figure of the papers: a plan, raw values, an analysis.
+"""The papers' tables and figures as experiments: each is a plan, a table of raw values and an analysis.
 
-An experiment is a file in ``paper1`` or ``paper2`` that ends with a tuple ``EXPERIMENTS`` and is named in
+To add one, write a file in ``paper1`` or ``paper2`` that ends with a tuple ``EXPERIMENTS``, and name it in
 ``registry._MODULES``:
 
     def _plan(plan: Design) -> None:
@@ -15,8 +15,8 @@ An experiment is a file in ``paper1`` or ``paper2`` that ends with a tuple ``EXP
 
     EXPERIMENTS = (Experiment("my-figure", "Stitching penalties", "v2 Fig. 9", _plan, _analyse),)
 
-A job's ``run`` returns rows of the table of values. Importing such a file must be cheap: whatever is heavy is imported
-inside the function.
+A job's ``run`` returns rows of the table of values. Importing such a file must be cheap: import heavy modules inside
+the functions that use them.
 """
 
 from ..statistics import Claim, Guard, Statement, judge

@@ -1,7 +1,7 @@
-"""Experiments: a plan, and an analysis of the values that it gives; the engine between them stands here once.
+"""Experiments: a plan, an analysis of the values that it yields, and the engine between them, shared by all.
 
-plan -> networks and jobs -> values (Parquet) -> analysis -> page. What was measured is kept; everything behind it is
-computed again from the values whenever a page is made.
+plan -> networks and jobs -> values (Parquet) -> analysis -> page. The measured values are kept; analysis and page are
+recomputed from them whenever a page is made.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from .plan import BASELINE, SCALES, Design, PlannedZoo, Scale, Setting
 from .reproduction import Map, Printed, Reproduction, Row
 from .values import Values
 
-# Networks that say something train to this accuracy: well above chance, below what a few epochs reach.
+# Accuracy from which networks count as trained: well above chance, below what a few epochs reach.
 _TRAINED = {"digits": 0.85, "cifar10": 0.75, "cifar100": 0.45}
 CEILING = "trained to the end"
 
 
 @dataclass
 class Findings:
-    """What an analysis says of a table of values: filled line by line."""
+    """Result of an analysis of a table of values, filled line by line."""
 
     values: Values
     rows: list[Row] = field(default_factory=list)
     statements: list[Statement] = field(default_factory=list)  # Not judged yet
     maps: list[Map] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # What a reader must know, beside the plan's
+    notes: list[str] = field(default_factory=list)  # What a reader must know, in addition to the plan's notes
 
     @property
     def data(self) -> str:
@@ -49,22 +49,22 @@ class Findings:
         self, group: str, numbers: Mapping[str, Sample | Estimate], paper: Mapping[str, Printed] | None = None,
         factor: float = 1.0,
     ) -> None:  # fmt: skip
-        """A group of rows: numbers by name, times a factor (100 for percent), the paper's beside them."""
+        """Add a group of rows: numbers by name, times a factor (100 for percent), beside the paper's numbers."""
         for what, found in numbers.items():
             self.rows.append(Row.of(what, found.times(factor), (paper or {}).get(what), group))
 
     def state(self, text: str, effects: Mapping[str, Sample | Estimate] | Sample | Estimate, **how: Any) -> None:
-        """A statement: numbers that lie ``above`` or ``below`` limits (see ``Statement``), or ``within`` one of 0."""
+        """Add a statement: numbers lie ``above`` or ``below`` limits (see ``Statement``), or ``within`` one of 0."""
         if (margin := how.pop("within", None)) is not None:
             how |= {"above": -margin, "below": margin}
         self.statements.append(Statement(text, estimates(effects), **how))
 
     def fact(self, text: str, number: float, required: bool = True, **limits: float) -> None:
-        """A statement of mathematics: a number without error."""
+        """Add a mathematical statement about a number without error."""
         self.state(text, Estimate(number, 0.0), required=required, **limits)
 
     def accuracies(self, paper: Mapping[str, Printed] | None = None) -> None:
-        """A group of rows: test accuracies of all networks and of the trivial baseline."""
+        """Add a group of rows: test accuracies of all networks and of the trivial baseline."""
         reached = {arm: self.values.sample("accuracy", arm) for arm in self.values.arms("accuracy")}
         trivial = self.values.by_layer("accuracy", BASELINE)
         self.show("test accuracy", {**{a: s for a, s in reached.items() if s.numbers}, **trivial}, paper)
@@ -72,10 +72,10 @@ class Findings:
     def guard(
         self, *arms: str, compared: bool = False, least: float | None = None, ended: Collection[str] = ()
     ) -> Guard:
-        """Networks that a statement is about: above the trivial baseline, trained, and not all at the ceiling.
+        """Guard of a statement: its networks beat the trivial baseline, are trained, and are not all at the ceiling.
 
-        These are all arms that have an accuracy, if none is named; trained from the accuracy ``least`` on. A ceiling
-        matters where arms are ``compared``; those that ``ended`` are of, trained longer, went most of the way to it.
+        Without ``arms`` it covers all arms with an accuracy. Networks count as trained from the accuracy ``least`` on,
+        those of arms in ``ended`` only with most of what longer training gains. The ceiling counts if ``compared``.
         """
         chosen = arms or [a for a in self.values.arms("accuracy") if a not in (BASELINE, CEILING)]
         floor = max((s.mean for s in self.values.by_layer("accuracy", BASELINE).values()), default=0.0)
@@ -92,27 +92,27 @@ class Experiment:
 
     name: str  # What ``intertwine reproduce`` calls it
     title: str  # What it is about, in a line
-    papers: str  # Where it is, by version
-    # Enters networks, jobs and notes in a plan; it does nothing, and looks at no data that are known by name
+    papers: str  # Where the papers have it, by version
+    # Enters networks, jobs and notes in a plan; it runs nothing, and loads no data set that is known by name
     plan: Callable[[Design], None]
-    analyse: Callable[[Findings], None]  # Says what the values say: from the values alone
-    scales: Sequence[Scale] = SCALES  # That it knows; mathematics needs only ``smoke``
+    analyse: Callable[[Findings], None]  # Fills the findings from the values alone
+    scales: Sequence[Scale] = SCALES  # Scales that it has; mathematics needs only ``smoke``
     digits: tuple[Scale, ...] = ("smoke",)  # Scales at which it works on digits
-    needs: Callable[[Setting], str] = lambda setting: ""  # An error in words, of what must be there and is not
+    needs: Callable[[Setting], str] = lambda setting: ""  # Error message if something needed is missing, else ""
 
     def at(self, setting: Setting) -> Setting:
-        """The setting that it runs at: the nearest scale that it has, and its data."""
+        """The setting that it runs in: the nearest scale that it has, and the data of that scale."""
         scale = setting.scale if setting.scale in self.scales else self.scales[-1]
         return replace(setting, scale=scale, data="digits" if scale in self.digits else setting.data)
 
     def planned(self, setting: Setting) -> Design:
-        """What it would do; nothing is done."""
+        """The plan in a setting; nothing is run."""
         plan = Design(self.at(setting))
         self.plan(plan)
         return plan
 
     def check(self, setting: Setting) -> None:
-        """Refuse, before any work, what cannot be run: the ``ValueError`` says what to put where."""
+        """Refuse, before any work, a run that cannot succeed: the ``ValueError`` says what to put where."""
         own = self.at(setting)
         if missing := self.needs(own):
             raise ValueError(missing)
@@ -120,7 +120,7 @@ class Experiment:
             load(own.data_spec)
 
     def page(self, values: Values) -> Reproduction:
-        """Analysis of values of this experiment: intervals, verdicts and everything that a page shows."""
+        """The page of this experiment's values: their intervals, the verdicts and everything else that it shows."""
         if others := {*values.frame["experiment"].unique()} - {"", self.name}:
             raise DataError(f"values must be of {self.name}. Got those of {', '.join(sorted(others))}.")
         found, facts = Findings(values), dict(sorted(values.facts.items()))  # in the order of the file
@@ -135,20 +135,20 @@ class Experiment:
 def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, Values], dict[str, str]]:
     """Train the networks and run the jobs of several experiments: networks first, then all jobs, in one queue each.
 
-    Gives values by name, and errors of those of which something failed. What is finished is kept.
+    Returns values by name, and error messages of experiments in which something failed. Finished work is kept.
     """
     plans = {one.name: one.planned(setting) for one in chosen}
     zoos: dict[Path, PlannedZoo] = {}  # experiments share networks
     for zoo in (z for plan in plans.values() for z in plan.zoos):
         seeds = {*zoo.seeds, *(zoos[zoo.folder].seeds if zoo.folder in zoos else ())}
         zoos[zoo.folder] = replace(zoo, seeds=tuple(sorted(seeds)))
-    # One job trains small networks together, where a CPU gains by it; others are jobs of their own.
+    # Where a CPU gains by it, one job trains small networks together; every other network is a job of its own.
     on_gpu = choose_device(setting.device).type == "cuda"
     split = lambda zoo: [(s,) for s in zoo.seeds] if on_gpu or zoo.recipe.one_by_one else [zoo.seeds]
     parts = [replace(zoo, seeds=seeds) for zoo in zoos.values() for seeds in split(zoo)]
     training = [part.job(setting.device) for part in parts]
     lost = [job_key(job) for part, job in zip(parts, training) if not all(m.path.is_file() for m in part.members)]
-    remove(setting.folder / "runs" / "networks", lost)  # results whose networks were moved away
+    remove(setting.folder / "runs" / "networks", lost)  # finished jobs whose networks were moved away
     trained = _run("networks", training, setting)
     # Rows, seconds and machine of each network, by folder and seed.
     made: dict[tuple[Path, str], tuple[list[dict[str, Any]], float, str]] = {}
@@ -165,7 +165,7 @@ def measure(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, V
     for name, plan in plans.items():
         results = [next(done) for _ in plan.tasks] if name in ready else [(None, 0.0, "")]
         if any(rows is None for rows, *_ in results):
-            failed[name] = f"a network or job failed ({failures}); the others are kept: run the same again"
+            failed[name] = f"a network or job failed ({failures}); finished ones are kept: run the same command again"
             continue
         rows = [{**row, "arm": z.arm} for z in plan.zoos for s in z.seeds for row in made[z.folder, f"{s}"][0]]
         rows += [{**task.columns, **row} for task, (listed, *_) in zip(plan.tasks, results) for row in listed]
@@ -182,7 +182,7 @@ def _run(name: str, jobs: Sequence[Job], setting: Setting) -> RunReport:
 
 
 def facts_of(plan: Design, seconds: float, machines: Iterable[str]) -> dict[str, Any]:
-    """Provenance of values: scale, data, versions, commit (of a checkout), machines, day, hours of one process."""
+    """Provenance of values: scale, data, versions, commit (of a checkout), machines, date, hours on one process."""
     s = plan.setting
     return {
         "scale": s.scale,
@@ -199,7 +199,7 @@ def facts_of(plan: Design, seconds: float, machines: Iterable[str]) -> dict[str,
 
 @cache
 def commit() -> dict[str, str]:
-    """The checkout's commit, with a ``+`` if its code was changed since; nothing where there is no checkout."""
+    """The checkout's commit, with a ``+`` if its code has changed since; empty without a checkout."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)

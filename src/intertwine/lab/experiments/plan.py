@@ -1,4 +1,4 @@
-"""Setting of an experiment, and its plan: networks to train and jobs on them; nothing is done when it is made."""
+"""Setting and plan of an experiment: networks to train and jobs that use them; making a plan runs nothing."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _DEEP = ("resnet", "vgg")
 
 @dataclass(frozen=True)
 class Setting:
-    """How big an experiment is and where it may work.
+    """How large an experiment is, on which data, and where it works.
 
     Args:
-        scale: ``smoke`` is seconds on digits, ``small`` hours of a CPU on CIFAR-10, ``paper`` the papers' sizes.
-        folder: Holds networks, finished jobs and values, so that the same experiment goes on after a kill.
-        data: Images with labels, as ``lab.data.load`` takes them; not used at smoke scale, which has digits.
-        seed: Of everything random.
+        scale: ``smoke`` takes seconds on digits, ``small`` CPU hours on CIFAR-10, ``paper`` has the papers' sizes.
+        folder: Holds networks, finished jobs and values, so that a killed experiment resumes.
+        data: Labelled images, named as for ``lab.data.load``; not used at smoke scale, which has digits.
+        seed: Seed of everything random.
         device: ``auto``, ``cpu``, ``cuda`` ...
-        workers: Processes; one for each core if ``None``, and at 0 jobs run in this process.
+        workers: Number of processes; one for each core if ``None``; with 0, jobs run in this process.
         progress: Whether to show progress.
-        concepts: Images with labelled pixels, as ``lab.data.load_concepts`` takes them; generated at smoke scale.
+        concepts: Images with labelled pixels, named as for ``lab.data.load_concepts``; generated at smoke scale.
     """
 
     scale: Scale = "smoke"
@@ -67,12 +67,12 @@ class Setting:
 
     @property
     def data_name(self) -> str:
-        """The data without the place where they lie."""
+        """Name of the data, without its path."""
         return self.data_spec.partition(":")[0]
 
     @property
     def digits(self) -> bool:
-        """Whether it works on digits, which are neither moved, mirrored nor cropped."""
+        """Whether the data are digits, which are neither shifted, mirrored nor cropped."""
         return self.data_name == "digits"
 
     def by_scale(self, smoke: Any, small: Any, paper: Any) -> Any:
@@ -80,7 +80,7 @@ class Setting:
         return {"smoke": smoke, "small": small, "paper": paper}[self.scale]
 
     def fitted(self, *networks: str) -> str:
-        """The network of this scale, fitted to the data (their shape is looked up, where it is not known by name)."""
+        """The network of this scale, fitted to the data, which are loaded unless their shape is known by name."""
         network = self.by_scale(*networks) if len(networks) > 1 else networks[0]
         if self.data_name in SHAPES:
             return fit_to(network, *SHAPES[self.data_name])
@@ -88,10 +88,10 @@ class Setting:
         return fit_to(network, data.shape, len(data.classes))
 
     def recipe(self, network: str = "", **changes: Any) -> Recipe:
-        """How experiments train their networks, unless they are about training; with ``changes`` at every scale.
+        """Training recipe of experiments that are not about training; ``changes`` apply at every scale.
 
-        A few epochs on digits; at the scale ``small`` a few with one cycle of a large rate, in mixed precision where
-        that is fast; the first paper's own. Deep networks need more, and only need to be there at smoke scale.
+        A few epochs on digits; at scale ``small`` a few with one cycle of a large rate, in mixed precision where that
+        is fast; at scale ``paper`` the first paper's. Deep networks train longer, but at smoke scale only briefly.
         """
         deep = network.startswith(_DEEP)
         if self.digits:
@@ -112,8 +112,8 @@ _FEW = 20_000  # training images of the trivial baseline
 class PlannedMember(NamedTuple):
     """A network of a zoo, trained or not yet."""
 
-    path: Path  # Of its checkpoint
-    name: str  # By its seed
+    path: Path  # Path of its checkpoint
+    name: str  # Its seed, as text
 
 
 Pairs = list[tuple[PlannedMember, PlannedMember]]
@@ -123,13 +123,13 @@ Pairs = list[tuple[PlannedMember, PlannedMember]]
 class PlannedZoo:
     """Networks of one architecture that differ in their seeds."""
 
-    arm: str  # What they are called in the table of values
+    arm: str  # Their name in the table of values
     network: str  # Text for ``networks.build``, fitted to the data
     data: str  # As ``lab.data.load`` takes it
     recipe: Recipe  # How they are trained
-    seeds: tuple[int, ...]  # One for each
-    folder: Path  # Where they lie: named by architecture, data and recipe, so that experiments share them
-    examples: int | None = None  # For training; all of them if ``None``
+    seeds: tuple[int, ...]  # One for each network
+    folder: Path  # Of checkpoints: named by architecture, data and recipe, so that experiments share networks
+    examples: int | None = None  # Training examples; all of them if ``None``
 
     @property
     def members(self) -> list[PlannedMember]:
@@ -138,7 +138,7 @@ class PlannedZoo:
 
     @property
     def words(self) -> str:
-        """What they are and how they are trained."""
+        """Description of the networks and of their training."""
         length = f"{self.recipe.iterations:,} iterations" if self.recipe.iterations else f"{self.recipe.epochs} epochs"
         data = self.data.partition(":")[0] + (f" ({self.examples:,} images)" if self.examples else "")
         return f"{len(self.seeds)} {self.network}, {length} of {data} in batches of {self.recipe.batch_size}"
@@ -152,7 +152,7 @@ class PlannedZoo:
 
 
 class PlannedJob(NamedTuple):
-    """A job, whose ``run`` returns rows (dictionaries of ``COLUMNS``), and the columns that these have in common."""
+    """A job, whose ``run`` returns rows (dictionaries of ``COLUMNS``), and the columns that all its rows share."""
 
     job: Job
     columns: dict[str, str]  # ``arm``, ``network``, ``partner``
@@ -160,21 +160,21 @@ class PlannedJob(NamedTuple):
 
 @dataclass
 class Design:
-    """All that an experiment would do."""
+    """Plan of an experiment: everything that it would do."""
 
     setting: Setting
-    zoos: list[PlannedZoo] = field(default_factory=list)  # To train first; their test accuracies are values too
-    tasks: list[PlannedJob] = field(default_factory=list)  # Most of them on these networks
+    zoos: list[PlannedZoo] = field(default_factory=list)  # Trained first; their test accuracies are values too
+    tasks: list[PlannedJob] = field(default_factory=list)  # Jobs, most of them on these networks
     notes: list[str] = field(default_factory=list)  # What a reader must know
 
     def zoo(
         self, arm: str, network: str, count: int, recipe: Recipe | None = None, *, first: int = 0,
         examples: int | None = None,
     ) -> PlannedZoo:  # fmt: skip
-        """So many networks from the seeds ``setting.seed + first, ...``, under the name ``arm`` in the table.
+        """A zoo of ``count`` networks with seeds ``setting.seed + first, ...``, named ``arm`` in the table of values.
 
-        ``network`` is text for ``networks.build`` and is fitted to the data; the recipe is ``setting.recipe(network)``
-        unless given, and so many training ``examples`` are used: all of them if ``None``.
+        ``network`` is text for ``networks.build`` and is fitted to the data. The recipe is ``setting.recipe(network)``
+        unless given. ``examples`` is the number of training examples: all of them if ``None``.
         """
         s = self.setting
         network, recipe = s.fitted(network), recipe or s.recipe(network)
@@ -182,8 +182,8 @@ class Design:
         digest = hashlib.blake2b(settings, digest_size=4).hexdigest()
         name = "-".join([network.replace(":", "-").replace(",", "-").replace("=", ""), s.data_name, digest])
         start = s.seed + first
-        # Which networks are trained at once changes their last bits. At smoke scale, where bits are compared, these
-        # are those of one zoo, whatever other experiments train beside them.
+        # Which networks are trained together changes their last bits. At smoke scale, where bits are compared, a zoo
+        # is always trained by itself, whatever other experiments train.
         name += f"-{start}-{count}" if s.scale == "smoke" else ""
         seeds, folder = tuple(range(start, start + count)), s.folder / "zoos" / name
         made = PlannedZoo(arm, network, s.data_spec, recipe, seeds, folder, examples)
@@ -191,53 +191,53 @@ class Design:
         return made
 
     def add(self, job: Job, arm: str = "", network: object = "", partner: object = "") -> None:
-        """A job, with what its values are of."""
+        """Add a job, with the arm, network and partner that its values belong to."""
         self.tasks.append(PlannedJob(job, {"arm": arm, "network": str(network), "partner": str(partner)}))
 
     def pair(
         self, kind: type[PairJob], pair: tuple[PlannedMember, PlannedMember], arm: str = "", **settings: Any
     ) -> None:
-        """A job on an ordered pair of networks."""
+        """Add a job on an ordered pair of networks."""
         a, b = pair
         s = self.setting
         job = kind(a=a.path.as_posix(), b=b.path.as_posix(), data=s.data_spec, device=s.device, **settings)
         self.add(job, arm, a.name, b.name)
 
     def baseline(self) -> None:
-        """What logistic regression on pixels reaches on the data, and chance: the floor of statements on accuracy."""
+        """Add the floor of statements about accuracy: logistic regression on pixels, and chance."""
         self.add(BaselineJob(data=self.setting.data_spec), BASELINE)
 
     def note(self, *lines: str) -> None:
-        """What a reader must know."""
+        """Add what a reader must know."""
         self.notes += lines
 
 
 class MeasuredJob(Job):
-    """A job of an experiment: whether its result holds is seen by what it gives, not by its code."""
+    """A job of an experiment: its values, by their fingerprint, decide if a result is still valid, not its code."""
 
     code: ClassVar[str] = ""
 
 
 class DataJob(MeasuredJob):
-    """One that runs networks on data: it shares a GPU."""
+    """A job that runs networks on data; such jobs share a GPU."""
 
     gpus: ClassVar[float] = 1 / 16
 
     data: str  # As ``lab.data.load`` takes it
-    device: str = "auto"  # Where
+    device: str = "auto"  # Device of the networks
 
 
 class ZooJob(DataJob):
-    """Networks of one architecture, trained from several seeds; those that are there are left alone."""
+    """Training of one architecture from several seeds; networks that exist already are left alone."""
 
     network: str  # Text for ``networks.build``
-    recipe: dict[str, Any]  # Settings
+    recipe: dict[str, Any]  # Settings of the training recipe
     seeds: tuple[int, ...]  # One for each network
-    folder: str  # Where their checkpoints lie
+    folder: str  # Folder of their checkpoints
     examples: int | None = None  # Training examples; all of them if ``None``
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Train. For each network its accuracy on the test images, and the training loss of its best epoch."""
+        """Rows of each trained network: accuracy on the test images, and training loss of its best epoch."""
         data = load(self.data).first(self.examples)
         made = train_many(
             self.network, data, Recipe(**self.recipe), seeds=self.seeds, out=self.folder, device=self.device,
@@ -255,18 +255,18 @@ class ZooJob(DataJob):
 
 
 class PairJob(DataJob):
-    """What is done with two networks."""
+    """A job on two networks."""
 
     a: str  # Checkpoint of network A
     b: str  # Checkpoint of network B
 
     @property
     def label(self) -> str:
-        """The two networks."""
+        """Names of the two networks."""
         return " and ".join(f"{Path(path).parent.name[:24]}/{Path(path).stem}" for path in (self.a, self.b))
 
     def networks(self) -> tuple[Any, Any]:
-        """Both, on their device; on a CPU in the layout in which convolutions are fast."""
+        """Both networks on the job's device; on a CPU in the memory layout that makes convolutions fast."""
         device = choose_device(self.device)
         layout = torch.channels_last if device.type == "cpu" else torch.preserve_format
         a, b = (load_checkpoint(path).to(device, memory_format=layout) for path in (self.a, self.b))  # type: ignore[call-overload]
@@ -279,7 +279,7 @@ class BaselineJob(MeasuredJob):
     data: str  # As ``lab.data.load`` takes it
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Fit to at most 20,000 training images. Accuracies on the test images."""
+        """Rows of accuracies on the test images, after a fit to at most 20,000 training images."""
         data = load(self.data).first(_FEW)
         truth = data.test.labels
         reached = {"logistic regression": float(logistic_regression(data, 100).mean()),
@@ -288,7 +288,7 @@ class BaselineJob(MeasuredJob):
 
 
 def logistic_regression(data: DataSplits, iterations: int) -> NDArray[np.bool_]:
-    """Of which test images logistic regression on pixels (L2, strength 1e-2) is right."""
+    """Whether logistic regression on pixels (L2, strength 1e-2) is right about each test image."""
     from sklearn.linear_model import LogisticRegression
 
     (x, y), (new, truth) = (data.loader(split).batch(slice(None)) for split in ("train", "test"))
@@ -297,18 +297,18 @@ def logistic_regression(data: DataSplits, iterations: int) -> NDArray[np.bool_]:
 
 
 def row(statistic: str, value: float | None, **where: Any) -> dict[str, Any]:
-    """A row of the table of values: a number, and what else is known of it (see ``COLUMNS``)."""
+    """A row of the table of values: a number, and any other of its ``COLUMNS``."""
     return {"statistic": statistic, "value": value, **where}
 
 
 def cyclic_pairs(zoo: PlannedZoo) -> Pairs:
-    """Each network with the next one, the last with the first: the fewest pairs that hold all equally often."""
+    """Each network with the next one, the last with the first: the fewest pairs that use all equally often."""
     members, n = zoo.members, len(zoo.seeds)
     return [(members[k], members[(k + 1) % n]) for k in range(n)] if n > 1 else []
 
 
 def unordered_pairs(zoo: PlannedZoo) -> Pairs:
-    """Every pair of distinct networks once, for what does not depend on their order."""
+    """Every pair of distinct networks once, for measures that do not depend on their order."""
     return list(itertools.combinations(zoo.members, 2))
 
 
@@ -319,7 +319,7 @@ def activations_of(network: str) -> tuple[str, ...]:
 
 
 def accuracy_rows(model: nn.Module, data: DataSplits) -> list[dict[str, Any]]:
-    """Accuracy and loss on the test images, in blocks of equal size: arms are compared on the same images."""
+    """Rows of accuracy and loss on equal blocks of test images, so that arms are compared on the same images."""
     rows, device = list[dict[str, Any]](), next(model.parameters()).device
     for number, part in blocks(len(data.test)):
         found = evaluate(model, Batches(data.test.take(part).to(device), data.mean, data.std))
@@ -329,7 +329,7 @@ def accuracy_rows(model: nn.Module, data: DataSplits) -> list[dict[str, Any]]:
 
 
 def blocks(images: int) -> list[tuple[int, slice]]:
-    """Blocks of test images, of equal size, by number; -1 where there is a single one."""
+    """Blocks of test images of equal size, with their numbers; a single block has number -1."""
     count = next(k for k in range(_BLOCKS, 0, -1) if images % k == 0)
     size = images // count
     return [(k if count > 1 else -1, slice(k * size, (k + 1) * size)) for k in range(count)]

@@ -1,4 +1,4 @@
-"""Plans: what an experiment would train and run, in words, how long that takes here, and what effects it can tell."""
+"""Plans in words: what an experiment would train and run, how long that takes here, and which effects it detects."""
 
 import math
 import time
@@ -25,11 +25,11 @@ _TRAINING = {"digits": 1295, "cifar10": 45_000, "cifar100": 45_000}  # examples 
 _VARIED = (
     "a", "b", "checkpoint", "networks", "seed", "network", "layer", "kind", "situation", "width", "start", "data",
 )  # fmt: skip
-_BATCH = 32  # examples of the probe's step
+_BATCH = 32  # examples in the step that is timed
 
 
 def listed(plan: Design) -> list[str]:
-    """A plan in lines for people: every setting that is not a default, equal jobs together with what varies."""
+    """Readable lines of a plan: every setting that is no default; similar jobs share a line that says what varies."""
     lines = []
     for zoo in plan.zoos:
         seeds, of = f"{zoo.seeds[0]} to {zoo.seeds[-1]}", f" ({zoo.examples} images)" if zoo.examples else ""
@@ -64,7 +64,7 @@ def _text(value: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Checkpoints by architecture and seed, recipes without what is usual or depends on the machine."""
+    """A shorter value: checkpoints by architecture and seed, recipes without defaults and what the machine decides."""
     if isinstance(value, str) and value.endswith(".safetensors"):
         return f"{Path(value).parent.name.partition('-')[0]}/{int(Path(value).stem.rpartition('-')[2])}"
     if isinstance(value, list):
@@ -76,24 +76,24 @@ def _short(value: Any) -> Any:
 
 
 def tell_plan(one: Experiment, setting: Setting, out: Path) -> list[str]:
-    """What would be trained and run, and for each statement the distance from its limit that is told, with power 0.8.
+    """What would be trained and run, and the distance from its limit that each statement detects with power 0.8.
 
-    Spreads are those of values that the folder ``out`` keeps, of the same scale, else at smoke scale.
+    Spreads come from the values that the folder ``out`` keeps: those at the same scale, else those at smoke scale.
     """
     design, own = one.planned(setting), one.at(setting)
     kept = [s for s in (own.scale, "smoke") if values_path(out, one.name, s).is_file()]
     if not kept:
-        return [*listed(design), "effects that it can tell: not known before it was run at smoke scale"]
+        return [*listed(design), "detectable effects: unknown until the experiment has run at smoke scale"]
     found = Findings(Values.load(values_path(out, one.name, kept[0])))
     one.analyse(found)
     had, planned = _networks(one.planned(replace(setting, scale=kept[0]))), _networks(design)
     said = [s for s in found.statements if not s.check]
-    effects = [f"tells {_told(s, planned, had, len(said))}: {s.text} (spread as at {kept[0]} scale)" for s in said]
+    effects = [f"detects {_told(s, planned, had, len(said))}: {s.text} (spread as at {kept[0]} scale)" for s in said]
     return [*listed(design), *effects]
 
 
 def _told(statement: Statement, planned: Mapping[str, int], had: Mapping[str, int], count: int) -> str:
-    """The smallest effect in words; networks of the arms that had as many as stand behind the numbers."""
+    """The smallest detectable effect in words, with as many networks as are planned for the arms of its numbers."""
     behind = min((e.networks for e in statement.effects.values() if e.networks), default=0)
     if statement.effects and all(e.error == 0 and not e.networks for e in statement.effects.values()):
         return "everything (mathematics)"
@@ -104,7 +104,7 @@ def _told(statement: Statement, planned: Mapping[str, int], had: Mapping[str, in
 
 
 def _networks(plan: Design) -> dict[str, int]:
-    """Networks by arm."""
+    """Number of networks by arm."""
     found: dict[str, set[str]] = {zoo.arm: {f"{seed}" for seed in zoo.seeds} for zoo in plan.zoos}
     for task in plan.tasks:
         ends = {task.columns["network"], task.columns["partner"]} - {""}
@@ -113,13 +113,13 @@ def _networks(plan: Design) -> dict[str, int]:
 
 
 def outlook_of(chosen: Sequence[Experiment], setting: Setting) -> list[dict[str, Any]]:
-    """What is left to do of each experiment, and of all: networks that they share are counted once in the last row.
+    """Work that is left of each experiment and, in the last row, of all: there shared networks are counted once.
 
-    Hours are those of one process here, by one timed step of each network: they are right to a factor of two or so.
+    Hours are for one process on this machine, from one timed step of each network: right to a factor of about two.
     """
     rows, everything = [], Design(setting)
     for one in chosen:
-        scale = one.at(setting).scale  # where run_experiments() works: by scale, and at smoke scale by the source
+        scale = one.at(setting).scale  # run_experiments() works in a folder by scale, at smoke scale by source too
         own = Path("smoke") / "work" / source_version() if scale == "smoke" else Path(setting.scale)
         plan = one.planned(replace(setting, folder=setting.folder / own))
         rows.append({"experiment": one.name, **_left(plan, plan.setting)})
@@ -163,9 +163,9 @@ def _examples(data: str) -> int:
 def _work(
     job: Mapping[str, Any], zoos: Mapping[Path, PlannedZoo], setting: Setting
 ) -> tuple[str, tuple[int, ...], float] | None:
-    """The network of a job by its settings, its input, and how many images pass forwards and backwards.
+    """A job's network, its input shape, and how many images pass forward and backward; ``None`` if unknown.
 
-    Where maps are trained, that is of every layer and family through half of a network.
+    Where maps are trained, images count for every layer and family, each through half of a network.
     """
     data, pool, recipe = str(job.get("data", "")).partition(":")[0], job.get("pool", 1), job.get("recipe") or {}
     path = job.get("a") or job.get("checkpoint") or next(iter(job.get("networks", ())), "")
@@ -179,7 +179,7 @@ def _work(
     else:
         network = replace(setting, data=job.get("data") or setting.data).fitted(network)
     examples = job.get("examples") or _examples(data)
-    if "schedule" in recipe:  # trains networks
+    if "schedule" in recipe:  # the job trains networks
         whole = Recipe(**recipe)
         images = whole.steps(-(-examples // whole.batch_size)) * whole.batch_size
     else:
@@ -196,14 +196,14 @@ def _shape(network: str, data: str, pool: int = 1) -> tuple[int, ...]:
 
 @cache
 def _probe(network: str, shape: tuple[int, ...]) -> tuple[float, int]:
-    """Seconds of one thread and bytes for each image of one step of training; other work on the machine not counted."""
+    """Seconds on one thread, and bytes, per image of a training step; other work on the machine does not count."""
     with torch.random.fork_rng(devices=[]):
         model = build(network).train()
         x = torch.randn(_BATCH, *shape)
     sizes: list[int] = []
     seen = lambda module, inputs, output: sizes.append(output.numel() if isinstance(output, torch.Tensor) else 0)
     hooks = [m.register_forward_hook(seen) for m in model.modules() if not list(m.children())]
-    with threads(1):  # as jobs have it
+    with threads(1):  # as in jobs
         model(x).square().mean().backward()
         for hook in hooks:
             hook.remove()

@@ -1,10 +1,10 @@
-"""All experiments by name, runs of them, and validity by behaviour. A new one is a file and a line in ``_MODULES``.
+"""All experiments by name, their runs, and whether results are still valid. To add one: a file, a line in ``_MODULES``.
 
-A result holds as long as today's code gives the values that it gave at smoke scale. Beside each result stand its
-experiment's values at smoke scale, taken at the commit of the run: its fingerprint. A redesign that keeps them keeps
-the results, whatever it does to files and names; another penalty, seed, rate or measure changes them. What is finished
-at smoke scale counts for the very same source only, so that it is made anew after every change; what is finished at
-larger scales counts as long as the fingerprint stays.
+A result is valid as long as today's code gives the same values at smoke scale as the code that made it. Those values,
+taken at the commit of the run and kept beside the result, are its fingerprint. A redesign that keeps them keeps the
+result, whatever it does to files and names; another penalty, seed, rate or measure changes them. Finished work at
+smoke scale counts for exactly the same source only, so that it is redone after every change; finished work at larger
+scales counts as long as the fingerprint stays.
 """
 
 import hashlib
@@ -41,10 +41,10 @@ _MODULES: tuple[str, ...] = (
 )
 Validity = Literal["valid", "older than its code", "not known here"]
 
-# Of the largest number of a statistic: sums in another order change float32 by 1e-7, and what is taken out of a score
-# can make it a hundred times as much. Training at smoke scale makes any other change far larger.
+# Relative to the largest number of a statistic: sums in another order change float32 by 1e-7, and subtracting chance
+# from a score can amplify that a hundredfold. Training at smoke scale makes any other change far larger.
 _ROUNDING = 1e-5
-_SHOWING = ("cli", "report")  # rooms that measure nothing
+_SHOWING = ("cli", "report")  # packages that measure nothing
 
 
 @cache
@@ -55,7 +55,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 def experiment(name: str) -> Experiment:
-    """One experiment; a ``ValueError`` if there is none of this name."""
+    """The experiment of this name; a ``ValueError`` if there is none."""
     known = experiments()
     if name not in known:
         raise ValueError(f"experiment must be one of {', '.join(known)}. Got {name!r}.{near(name, known)}")
@@ -65,8 +65,8 @@ def experiment(name: str) -> Experiment:
 def run_experiments(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, Values], dict[str, str]]:
     """Values of experiments at one scale, saved as ``SCALE/NAME.parquet``; those at smoke scale are their fingerprints.
 
-    One that does not have the scale runs at the nearest that it has. Gives values by name, and errors of those that
-    failed; what is finished is kept. What is needed and not there is a ``ValueError`` before any work.
+    An experiment without this scale runs at the nearest that it has. Returns values by name, and error messages of
+    experiments that failed; finished work is kept. If something needed is missing, a ``ValueError`` precedes any work.
     """
     for one in chosen:
         one.check(setting)
@@ -90,14 +90,14 @@ def run_experiments(chosen: Sequence[Experiment], setting: Setting) -> tuple[dic
 
 
 def values_path(folder: Path, name: str, scale: str) -> Path:
-    """Where the values of an experiment lie."""
+    """Path of an experiment's values."""
     return folder / scale / f"{name}.parquet"
 
 
 def validity(folder: Path, name: str, scale: str) -> str:
     """Whether values in a folder are ``valid`` or ``older than its code``, by the fingerprint beside them.
 
-    ``not checked`` where the fingerprint was not taken of today's source.
+    They are ``not checked`` if the fingerprint was not taken with today's source.
     """
     values, kept = (Values.load(values_path(folder, name, s)) for s in (scale, "smoke"))
     if kept.facts.get("source") != source_version():
@@ -106,12 +106,12 @@ def validity(folder: Path, name: str, scale: str) -> str:
 
 
 def reproduce(name: str, setting: Setting | None = None) -> Values:
-    """Run one experiment at the scale that is asked for, or the nearest that it has; at smoke scale by default.
+    """Values of one experiment, run at the scale of the setting, or the nearest that it has; by default at smoke scale.
 
     ``experiment(name).page(values)`` judges the values.
 
     Raises:
-        RuntimeError: If a network or job failed; the rest is kept.
+        RuntimeError: If a network or job failed; finished work is kept.
     """
     found, failed = run_experiments([experiment(name)], setting or Setting())
     if failed:
@@ -121,7 +121,7 @@ def reproduce(name: str, setting: Setting | None = None) -> Values:
 
 @cache
 def source_version() -> str:
-    """A hash of the package's source: of all files but those that only show."""
+    """A hash of the package's source, without the packages that measure nothing."""
     package, hashed = Path(__file__).parents[2], hashlib.blake2b(digest_size=8)
     for file in sorted(package.rglob("*.py")):
         inside = file.relative_to(package)
@@ -131,7 +131,7 @@ def source_version() -> str:
 
 
 def fingerprints(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[str, Values], dict[str, str]]:
-    """Values at smoke scale by today's code, by name, and errors; finished jobs of the very same source are found."""
+    """Values of today's code at smoke scale, by name, and errors; finished jobs of exactly this source are reused."""
     home = setting.folder / "smoke" / "work"
     for other in home.glob("*"):
         if other.name != source_version():
@@ -141,11 +141,11 @@ def fingerprints(chosen: Sequence[Experiment], setting: Setting) -> tuple[dict[s
 
 
 def compare(kept: Values, today: Values) -> tuple[Validity, str]:
-    """Whether a fingerprint is today's, and the first number that differs; also where rounding is all.
+    """Whether a kept fingerprint equals today's, and the first number that differs, even if only by rounding.
 
-    Numbers are the same where they differ by rounding only, 1e-5 of the largest of their statistic: a redesign may sum
-    in another order. Larger differences lose a result with the same PyTorch and processor; with others, whose roundings
-    training can make large, they leave it open.
+    Differences up to 1e-5 of the largest number of their statistic are rounding: a redesign may sum in another order.
+    Larger ones invalidate a result if PyTorch and processor are the same. On others, whose different rounding training
+    can amplify, the question stays open.
     """
     difference = first_difference(kept, today, _ROUNDING)
     if not difference:
@@ -155,9 +155,9 @@ def compare(kept: Values, today: Values) -> tuple[Validity, str]:
 
 
 def set_aside(one: Experiment, setting: Setting, today: Values) -> list[str]:
-    """Before a longer run: what code of another fingerprint left of an experiment is moved away, jobs and networks.
+    """Move away jobs and networks that code with another fingerprint left of an experiment, before a longer run.
 
-    ``setting`` works in the folder of its scale. Gives what was moved.
+    ``setting`` has the folder of its scale. Returns the names of what was moved.
     """
     path = setting.folder / "fingerprints" / f"{one.name}.parquet"
     moved = list[str]()
@@ -180,6 +180,6 @@ def set_aside(one: Experiment, setting: Setting, today: Values) -> list[str]:
 
 
 def check_against(kept: Path, today: Mapping[str, Values]) -> dict[str, tuple[Validity, str]]:
-    """Kept fingerprints ``kept / NAME.parquet`` against today's; experiments of which none is kept are left out."""
+    """Comparison of kept fingerprints ``kept / NAME.parquet`` with today's, without experiments that have none."""
     files = {name: kept / f"{name}.parquet" for name in today}
     return {name: compare(Values.load(file), today[name]) for name, file in files.items() if file.is_file()}

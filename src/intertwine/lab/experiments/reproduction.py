@@ -1,4 +1,4 @@
-"""The page of an experiment: the numbers that the papers print, ours beside them, statements judged, maps, notes."""
+"""The page of an experiment: our numbers beside those that the papers print, judged statements, maps and notes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..statistics import Claim, Estimate, Sample
 from .plan import Scale
 
 Printed = tuple[float, float | None]
-"""A number and its printed ±, ``None`` where there is none."""
+"""A printed number and its ±, ``None`` if it has none."""
 
 _RELUS = ("relu1", "relu2", "relu3", "relu4")  # the papers' layers 3, 6, 10, 14
 COLUMNS = ("DNN", "DGN(x, x)", "DGN(x, 1)", "DLGN(x, x)", "DLGN(x, 1)")
@@ -70,12 +70,12 @@ class Row:
 
     Args:
         what: What it is, such as ``"relu3"``.
-        ours: Our value; ``None`` where it was not run.
-        paper: The paper's; ``None`` where the text has none.
-        low: Lower end of our 95 % interval; ``None`` where there are too few networks.
+        ours: Our value; ``None`` if it was not run.
+        paper: The paper's value; ``None`` if the text has none.
+        low: Lower end of our 95 % interval; ``None`` with too few networks.
         high: Upper end.
-        tolerance: For numbers that should agree exactly or nearly so: the largest difference.
-        group: Rows of one group are shown as one table.
+        tolerance: Largest difference that is allowed, for numbers that should agree exactly or nearly so.
+        group: Name of the table that shows the row together with others.
         spread: The paper's "±".
     """
 
@@ -98,7 +98,7 @@ class Row:
 
     @property
     def printed(self) -> str:
-        """The paper's number with its "±"; empty where it has none."""
+        """The paper's number with its "±"; empty if there is none."""
         plus = "" if self.spread is None else f" ± {self.spread:g}"
         return "" if self.paper is None else f"{self.paper:#.4g}{plus}"
 
@@ -109,7 +109,7 @@ class Row:
 
     @property
     def shown(self) -> str:
-        """Our number and its interval, three digits each."""
+        """Our number and its interval, to three digits each."""
         if self.ours is None:
             return "not run"
         ends = "" if self.low is None or self.high is None else f" [{self.low:#.3g}, {self.high:#.3g}]"
@@ -117,7 +117,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """The comparison in words; empty where there is nothing to compare with."""
+        """The comparison in words; empty if the paper has no number."""
         if self.ours is None:
             return "not run"
         if self.difference is None or self.paper is None:
@@ -131,7 +131,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Map:
-    """Every layer of one network against every layer of another, mean over pairs of networks."""
+    """A measure of every layer of one network against every layer of another, averaged over pairs of networks."""
 
     title: str  # What was measured
     layers: tuple[str, ...]  # Of both, in order
@@ -140,7 +140,7 @@ class Map:
 
 @dataclass(frozen=True, repr=False)
 class Reproduction(Result):
-    """One table or figure: numbers beside the paper's, claims checked.
+    """One table or figure, reproduced: numbers beside the paper's, and judged claims.
 
     Args:
         name: Name of the experiment.
@@ -149,8 +149,8 @@ class Reproduction(Result):
         scale: ``smoke``, ``small`` or ``paper``.
         rows: Numbers.
         claims: Statements, judged.
-        comparable: Whether the numbers should be the paper's: same networks, data and training. Otherwise only the
-            claims speak, and the page says so.
+        comparable: Whether the numbers should equal the paper's, with the same networks, data and training. Otherwise
+            only the claims count, and the page says so.
         notes: What a reader must know: what was made smaller, which data.
         facts: Provenance and settings: networks, data, seeds, hours.
         maps: Layer-by-layer matrices.
@@ -175,7 +175,7 @@ class Reproduction(Result):
 
     @property
     def statements(self) -> list[Claim]:
-        """The claims without checks of the run itself."""
+        """The claims, without the checks of the run itself."""
         return [c for c in self.claims if not c.check]
 
     @property

@@ -1,6 +1,6 @@
 """Raw values of an experiment: one tidy table, a row for each measured number, from which everything else follows.
 
-Pages, intervals and verdicts are computed from this table alone; as a Parquet file it can be judged with pandas.
+Pages, intervals and verdicts are computed from this table alone; saved as Parquet, it can be analysed with pandas too.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _TEXT = ("experiment", "arm", "network", "partner", "layer", "partner_layer", "s
 _WHOLE = ("block", "images", "draws")
 COLUMNS = {**dict.fromkeys(_TEXT, "str"), "value": "float64", **dict.fromkeys(_WHOLE, "int64")}
 """Columns and their types. ``arm``: what was done or which kind of network; ``network`` and ``partner``: which network
-(by seed), and which one it is paired with; ``layer`` and ``partner_layer``: where; ``block``: of test images, -1 for
-all of them; ``statistic``: what was measured; ``images``: test images behind the value, 0 where it is no share of
-images; ``draws``: random draws that it is the mean of, 0 for none."""
+(by seed), and which one it is paired with; ``layer`` and ``partner_layer``: where it was measured; ``block``: block of
+test images, -1 for all of them; ``statistic``: what was measured; ``images``: number of test images behind the value,
+0 unless it is a share of images; ``draws``: number of random draws that it is the mean of, 0 for none."""
 
 _DEFAULTS: Mapping[str, Any] = {**dict.fromkeys(_TEXT, ""), "value": None, "block": -1, "images": 0, "draws": 0}
 _KEY = b"intertwine"
 
 
 class Values:
-    """All numbers that an experiment measured, a row each with ``COLUMNS``, and the facts of its run.
+    """All numbers that an experiment measured, one in a row with ``COLUMNS``, and the facts of its run.
 
     Facts are scale, data, seed, versions, commit, hours, notes.
     """
@@ -46,7 +46,7 @@ class Values:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], facts: Mapping[str, Any]) -> Values:
-        """From rows as dictionaries; columns that a row does not name are empty, and others a ``ValueError``."""
+        """The table of rows given as dictionaries; missing columns stay empty, unknown ones are a ``ValueError``."""
         import pandas as pd
 
         listed = [{**_DEFAULTS, **row} for row in rows]
@@ -66,7 +66,7 @@ class Values:
 
     @classmethod
     def load(cls, path: str | Path) -> Values:
-        """Read a table that ``save`` wrote; a ``DataError`` if it is missing, damaged, or of another version."""
+        """The table that ``save`` wrote; a ``DataError`` if it is missing, damaged, or of another version."""
         from pyarrow import ArrowException, parquet
 
         path = Path(path)
@@ -96,7 +96,7 @@ class Values:
 
     @cached_property
     def _groups(self) -> dict[tuple[str, str, str, str], list[tuple[str, str, int, float, int]]]:
-        """Network, partner, block, value and images by statistic, arm, layer and partner's layer, in file order."""
+        """Network, partner, block, value and images by statistic, arm, layer and partner layer, in file order."""
         found: dict[tuple[str, str, str, str], list[tuple[str, str, int, float, int]]] = {}
         keys = ["statistic", "arm", "layer", "partner_layer", "network", "partner", "block", "value", "images"]
         for statistic, arm, layer, other, network, partner, block, value, images in self.frame[keys].itertuples(False):
@@ -104,9 +104,9 @@ class Values:
         return found
 
     def sample(self, statistic: str, arm: str = "", layer: str = "", partner_layer: str = "") -> Sample:
-        """The numbers of one statistic, by network or pair of networks; those that are unknown (NaN) are left out.
+        """The numbers of one statistic, by network or pair of networks; unknown ones (NaN) are left out.
 
-        The variance over test images of shares of images is binomial, unless there are several blocks.
+        For shares of test images, the variance over images is binomial unless there are several blocks.
         """
         by: dict[tuple[str, ...], dict[int, float]] = {}
         images = 0
@@ -127,7 +127,7 @@ class Values:
         return found
 
     def statistics(self, start: str) -> dict[str, str]:
-        """Names of the statistics that begin so, in the order of the file, by what follows."""
+        """Names of the statistics that begin with ``start``, by the rest of the name, in the order of the file."""
         return {name.removeprefix(start): name for name in self.frame["statistic"].unique() if name.startswith(start)}
 
     def arms(self, statistic: str) -> list[str]:
@@ -139,14 +139,14 @@ class Values:
         return mean_of(self.by_layer(statistic, arm).values())
 
     def number(self, statistic: str, arm: str = "", layer: str = "") -> float:
-        """One number that is of no network, such as one of mathematics; there must be exactly one."""
+        """One number that belongs to no network, such as a mathematical one; there must be exactly one."""
         found = self._groups.get((statistic, arm, layer, ""), [])
         if len(found) != 1:
             raise ValueError(f"values must hold one {statistic!r}. Got {len(found)}.")
         return found[0][3]
 
     def digest(self) -> str:
-        """A hash of every number, bit by bit, and of what it is; facts do not count."""
+        """A hash of every number, bit by bit, and of its other columns; facts do not count."""
         ordered = self.frame.sort_values(list(COLUMNS), kind="stable")
         hashed = hashlib.blake2b(digest_size=16)
         for name in COLUMNS:
@@ -157,13 +157,13 @@ class Values:
 
 
 def first_difference(kept: Values, found: Values, relative: float = 0.0) -> str:
-    """Where two tables differ, in words; nothing where by less than this share of a statistic's largest number."""
+    """Where two tables differ, in words; empty if by at most ``relative`` times a statistic's largest number."""
     keys = [name for name in COLUMNS if name != "value"]
     one, two = (v.frame.sort_values(keys, kind="stable").reset_index(drop=True) for v in (kept, found))
     if len(one) != len(two) or not one[keys].equals(two[keys]):
         other = set(map(tuple, one[keys].to_numpy().tolist())) ^ set(map(tuple, two[keys].to_numpy().tolist()))
         where = ", ".join(str(part) for part in next(iter(sorted(other)), ()) if part not in ("", -1, 0))
-        return f"{len(other)} rows are in one table only, such as {where}" if other else "rows are there several times"
+        return f"{len(other)} rows are in one table only, such as {where}" if other else "some rows are repeated"
     a, b = one["value"].to_numpy(), two["value"].to_numpy()
     with np.errstate(invalid="ignore"):
         near = np.abs(a - b) <= relative * one["value"].abs().groupby(one["statistic"]).transform("max").to_numpy()

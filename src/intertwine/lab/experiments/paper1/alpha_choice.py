@@ -1,8 +1,8 @@
-"""Penalties on maps while they are trained: alpha, the weight of ``-|P|_F``, by cross-validation, and the lasso.
+"""Regularised stitching maps: alpha, the weight of ``-|P|_F``, chosen by cross-validation, and the lasso.
 
-Paper 1, v2 D.5, Figs 13 and 14; what is lost against how sparse a map is, v2 D.6 and Fig. 15.
+Paper 1, v2 D.5, Figs 13 and 14; accuracy lost against sparsity of the map, v2 D.6 and Fig. 15.
 
-The figures are images: what is checked are their claims in words.
+The figures are images: what is checked are the claims that the paper makes about them in words.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from .stitched import ARMS, OURS, enter, length_of, minus, pairs_of, penalties, 
 Start = Literal["direct", "random"]
 
 STARTS: dict[Start, str] = {"direct": "from closed forms", "random": "from random starts"}
-PLANTED = 1e4  # so large that the norm alone decides: a wrong alpha, which must lose
+PLANTED = 1e4  # a wrong alpha, so large that the norm alone decides: it must lose
 _USUAL = 0.1  # alpha in the rest of the paper
 _CHOSEN, _USUAL_WORDS = "alpha chosen", "alpha = 0.1"
 _SIMILAR = 0.03  # 3 points
@@ -28,18 +28,18 @@ _HELD_OUT = "held-out accuracy, "
 
 
 class ChosenAlphas(PairJob):
-    """One ordered pair of networks: for every layer alpha by cross-validation, and what that changes."""
+    """One ordered pair of networks: alpha by cross-validation for every layer, and how that changes the penalty."""
 
     examples: int | None  # Training examples; all of them if ``None``
     layers: tuple[str, ...]  # Where to stitch
     start: Start  # Where maps start: ``"direct"`` or, as in the paper, ``"random"``
-    epochs: int  # Of training maps, without a head start
+    epochs: int  # Epochs of training maps, without a head start
     seed: int  # Of the split, the starts and the order of examples
-    translate: int = 0  # Pixels by which training images move at most
+    translate: int = 0  # Most pixels by which training images are shifted
     flip: bool = False  # Whether they are mirrored
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Choose and stitch, by layer; where training diverged an alpha reaches 0; the planted one is no choice."""
+        """Rows by layer: the alpha chosen (never the planted one), and penalties; diverged training has accuracy 0."""
         from ....stitching import RECIPES, Pair, StitchOptions, evaluate, stitch, stream_moments
         from ....stitching.choose_alpha import ALPHAS, choose_alpha
 
@@ -87,13 +87,13 @@ def _plan(plan: Design) -> None:
                       start=start, epochs=epochs, seed=s.seed + k, translate=2 if moved else 0, flip=moved)  # fmt: skip
     long = " and ".join(f"{lengths[start] or 'all'} images {words}" for start, words in STARTS.items())
     plan.note(
-        "Stitching penalties of G_ReLU: accuracy lost, 0.01 is a point. As in the paper, maps are trained on a random "
-        f"80 % of the training data, without a head start (here: {epochs} epochs of {long}, moved once), once for "
-        "each alpha; the one with the best accuracy on the other 20 % is evaluated. With alpha = 0.1, on all of it.",
+        "Stitching penalties of G_ReLU: accuracy lost, 0.01 is a point. As in the paper, one map for each alpha is "
+        f"trained on a random 80 % of the training data without a head start (here: {epochs} epochs of {long}, "
+        "augmented once), and the most accurate on the other 20 % is evaluated. Alpha = 0.1 has all the data.",
         f"{STARTS['random']}: as printed, maps start at random, the last epoch counts, and batch norm of the tail is "
-        "in training mode; the norm is ours, because as printed it does nothing but divide the learning rate (Sinkhorn "
-        "undoes steps along P): then no alpha can matter, and which one wins is chance.",
-        f"That no alpha is essential says something only where a wrong one loses: alpha = {PLANTED:g} is planted.",
+        "in training mode; the norm is ours, because as printed it only divides the learning rate (Sinkhorn undoes "
+        "steps along P): then no alpha could matter, and chance would choose among them.",
+        f"No alpha being essential means something only if a wrong one loses: alpha = {PLANTED:g} is planted.",
     )
 
 
@@ -102,7 +102,7 @@ def _analyse(found: Findings) -> None:
     for start in STARTS.values():
         chosen, usual = (found.values.by_layer(f"penalty, {w}", start) for w in (_CHOSEN, _USUAL_WORDS))
         distinct = {k: len({*one.means.values()}) for k, one in found.values.by_layer("alpha", start).items()}
-        # What varies among these pairs varies; what does not may vary among others.
+        # An alpha that varies among these pairs varies; one that does not may still vary among others.
         varied = {layer: Estimate(count, 0.0 if count > 1 else None) for layer, count in distinct.items()}
         names = found.values.statistics(_HELD_OUT)
         held_out = {alpha: found.values.averaged(name, start) for alpha, name in names.items()}
@@ -114,7 +114,7 @@ def _analyse(found: Findings) -> None:
         wrong = held_out.pop(f"alpha {PLANTED:g}")
         level = mean_of(held_out.values())
         lost = (level - wrong).mean
-        said = f"even alpha = {PLANTED:g} loses {100 * lost:.1f} points only"
+        said = f"even alpha = {PLANTED:g} loses only {100 * lost:.1f} points"
         guard = replace(own, also="" if lost > _SIMILAR else said)
         found.state(f"{start}: penalties with the chosen alpha are those with alpha = 0.1, within 3 points at every "
                     "layer", minus(chosen, usual), within=_SIMILAR, guard=own)  # fmt: skip
@@ -138,7 +138,7 @@ def _plan_lasso(plan: Design) -> None:
     every = cyclic_pairs(zoo) if s.scale == "small" else None  # in the printed arm too
     for arm in ARMS:
         how = length_of(s, arm)
-        if s.scale != "paper":  # few steps need a larger rate: entries move by rate x strength x steps at most
+        if s.scale != "paper":  # few steps need a larger rate: entries move by at most rate x strength x steps
             how["recipe"] |= {"learning_rate": 1e-2}
         if s.scale == "small" and arm is OURS:
             how["recipe"] |= {"epochs": 3, "batch_size": 16}
@@ -146,8 +146,8 @@ def _plan_lasso(plan: Design) -> None:
     plan.note(
         "Penalties: accuracy lost, 0.01 is a point. Sparsity: share of entries of at most 1e-3 in size (v2 D.1), which "
         "is 1 - 1/n for G_ReLU.",
-        "The lasso acts by its proximal step in ours, as a term of the loss as printed.",
-        "In the last layer two points of the paper's figure nearly overlap; which ones is lost in the text.",
+        "In our arm the lasso acts by its proximal step; as printed it is a term of the loss.",
+        "In the last layer two points of the paper's figure nearly overlap; our copy of the text has lost which.",
     )
 
 

@@ -68,7 +68,7 @@ def _chain_rule(seed: int) -> dict[str, float]:
 
 
 def _appendix_c(seed: int) -> dict[str, float]:
-    """Both the printed matrix and the one that the computation uses."""
+    """Appendix C: both the printed matrix and the one that its computation uses."""
     from ....groups.intertwiner_laws import equivariance_gap
 
     printed, used = (torch.tensor(m, dtype=_DOUBLE) for m in ([[0, 2], [1, 0]], [[0, 1], [2, 0]]))
@@ -103,7 +103,7 @@ def _drift(seed: int) -> dict[str, float]:
 
 
 def imbalance(first: nn.Linear, second: nn.Linear) -> Tensor:
-    """``sum_i | |row_i of W_1, b_1|^2 - |column_i of W_2|^2 |`` over hidden units: what positive scales change."""
+    """``sum_i | |row_i of W_1, b_1|^2 - |column_i of W_2|^2 |`` over hidden units, which positive scales change."""
     into = first.weight.square().sum(1) + first.bias.square()
     return (into - second.weight.square().sum(0)).abs().sum()
 

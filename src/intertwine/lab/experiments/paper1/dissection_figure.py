@@ -1,9 +1,9 @@
-"""Detectors against rotations of the basis, in small counterparts (paper 1, section 6, v2 Figs 3 and 18-25).
+"""Detectors under rotations of the basis, in small networks (paper 1, section 6, v2 Figs 3 and 18-25).
 
-The paper dissects a ResNet-50, the same network without ReLU on the residual outputs, and a ConvNeXt; they need
-ImageNet, its concepts Broden, and its figures are images. Here the three are small networks of the same kinds, trained
-to name the concepts of a concept set at every place. A plain CNN with and without its last ReLU stands beside them:
-there nothing but the activation differs. What is checked are the paper's claims in words.
+The paper dissects a ResNet-50, the same network without ReLU on the residual outputs, and a ConvNeXt. These need
+ImageNet, the concepts come from Broden, and the figures are images. Here three small networks of the same kinds are
+trained to name the concepts of a concept set at every position. A plain CNN with and without its last ReLU is added:
+the two differ in nothing but the activation. What is checked are the claims that the paper makes in words.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,19 +23,19 @@ from ...training.concepts import place_accuracy, train_on_concepts
 from ..experiment import Experiment, Findings
 from ..plan import DataJob, Design, MeasuredJob, row
 
-# The paper's 0.005 and 0.04 fit Broden, whose concepts are small: on a concept that covers a share f of all pixels a
-# unit reaches an IoU of 0.005 / f at most, on CamVid's eleven 0.02 or less. Four times the quantile with the paper's
-# threshold makes nearly every unit a detector; here both are larger, so that shares lie between 0 and 1.
+# The paper's 0.005 and 0.04 fit Broden, whose concepts are small: on a concept that covers a share f of all pixels, a
+# unit's IoU is at most 0.005 / f; on CamVid's eleven concepts that is 0.02 or less. Four times the quantile with the
+# paper's threshold makes nearly every unit a detector. Here both are larger, so that shares lie between 0 and 1.
 _QUANTILE, _IOU = 0.02, 0.08
-_FEWEST, _MOST = 0.02, 1.0  # shares of detectors that are as good as none, and all
-_SAME = 0.05  # a change of the share of detectors that is none
+_FEWEST, _MOST = 0.02, 1.0  # shares of detectors that count as none, and as all
+_SAME = 0.05  # a change of the share of detectors up to which it counts as the same
 _SHOWN = 3  # concepts for each power
 _PLACES = {"output": "at the output", "inside": "inside the residual block"}
 
 _NEEDED = (
     "fig3-dissection at scale paper must have Broden (1.2 GB) and ImageNet networks, not part of this package. "
-    "Unpack broden1_227 into FOLDER and say --concepts broden:FOLDER; that runs the small networks on it. The paper's "
-    "own are one command each: intertwine dissect --model resnet50 --weights FILE --layer layer4 --concepts "
+    "Unpack broden1_227 into FOLDER and pass --concepts broden:FOLDER to run the small networks on it. The paper's own "
+    "take one command each: intertwine dissect --model resnet50 --weights FILE --layer layer4 --concepts "
     "broden:FOLDER --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225; --layer layer4.2.conv2 inside the block; for a "
     "ConvNeXt as save_pretrained of transformers writes it: intertwine dissect --weights FOLDER --layer "
     "convnext.encoder.stages.3 --concepts broden:FOLDER; and for the modified network --model "
@@ -77,18 +77,18 @@ class DissectedNetwork(MeasuredJob):
 
     situation: str  # Which network; a name among ``SITUATIONS``
     concepts: str  # As ``lab.data.load_concepts`` takes it
-    images: tuple[int, int]  # Most images of the training and of the test set
+    images: tuple[int, int]  # Most images in the training set and in the test set
     side: int  # Side of generated images
-    epochs: int  # Of training
-    rotations: tuple[float, ...]  # Powers
+    epochs: int  # Epochs of training
+    rotations: tuple[float, ...]  # Powers of the random rotations
     rotation_seeds: int  # Random rotations for each power
     quantile: float  # Share of a unit's values above its threshold
-    iou: float  # From which IoU on a unit is a detector
+    iou: float  # IoU above which a unit is a detector
     seed: int  # Of the network
     device: str = "cpu"  # Where
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Train and dissect."""
+        """Rows of the trained network, and of its dissection by place."""
         train, test = concept_sets(self.concepts, self.images, self.side)
         situation = SITUATIONS[self.situation]
         with torch.random.fork_rng(devices=[]):
@@ -106,9 +106,9 @@ class DissectedNetwork(MeasuredJob):
 
 
 def detector_rows(found: Dissection) -> list[dict[str, Any]]:
-    """For each power, means over rotations: shares of units that detect, best IoU, detectors by concept and category.
+    """Rows for each power, means over rotations: share of detectors, best IoU, detectors by concept and category.
 
-    What rotations of one network say is one number: they say nothing about another network.
+    All rotations of one network count as one number: they say nothing about other networks.
     """
     rows = [row("unchanged by G_ReLU", float(found.unchanged in (True, None)))]
     for alpha in dict.fromkeys(a.arm.alpha for a in found.arms if a.arm.kind == "rotation"):
@@ -129,7 +129,7 @@ def _plan(plan: Design) -> None:
     s = plan.setting
     scale = lambda smoke, small: s.by_scale(smoke, small, small)
     concepts, epochs, draws = scale("generated", s.concepts), scale(1, 24), scale(1, 3)
-    pilot = scale(0, 8)  # networks whose spread told how many are needed: others are judged
+    pilot = scale(0, 8)  # networks whose spread showed how many are needed; others are judged
     for situation in SITUATIONS:
         for seed in range(s.seed + pilot, s.seed + pilot + scale(3, 33)):
             job = DissectedNetwork(
@@ -141,7 +141,7 @@ def _plan(plan: Design) -> None:
     plan.note(
         f"Small networks, trained {epochs} epochs to name the concepts of {concepts.partition(':')[0]} images at every "
         f"place, and dissected on others; quantile {_QUANTILE:g}, IoU over {_IOU:g}; {draws} rotations for each power.",
-        "The paper's 0.005 and 0.04 are for small concepts: on CamVid's eleven no unit could be a detector.",
+        "The paper's 0.005 and 0.04 suit small concepts: on CamVid's eleven no unit could be a detector.",
         "The paper dissects ImageNet networks on Broden, which were not run here (scale paper says what they need). "
         "Pictures of the best units (its Figs 21, 23, 25) are on the pages of intertwine dissect.",
     )
@@ -154,7 +154,7 @@ def _shares(found: Findings, situation: str, place: str, what: str = "share of d
 
 
 def guard(shares: Mapping[str, Sample]) -> Guard:
-    """Shares of detectors that lie between none and all: where all bases have none, or all, images cannot tell them."""
+    """Guard on shares of detectors: bases in which no unit is a detector, or every unit is, cannot be told apart."""
     reached = {name: sample.estimate() for name, sample in shares.items()}
     most = max(reached, key=lambda name: reached[name].value)
     some = Guard({most: reached[most]}, floor=_FEWEST)
@@ -191,7 +191,7 @@ def _analyse(found: Findings) -> None:
 
 
 def _show_parts(found: Findings, situation: str) -> None:
-    """At the output, by power: detectors by category (v2 Fig. 18), and the concepts with most (Figs 20, 22, 24)."""
+    """Show, at the output and by power, detectors by category (v2 Fig. 18) and top concepts (Figs 20, 22, 24)."""
     frame = found.values.frame
     own = frame[(frame["arm"] == situation) & (frame["layer"] == "output")]
     for what, most in (("detectors by category", None), ("detectors by concept", _SHOWN)):

@@ -30,15 +30,15 @@ _OF_MAPS = {
 
 
 class LayerSimilarity(PairJob):
-    """Two networks of a zoo, layer by layer."""
+    """Similarity of two networks of a zoo, layer by layer."""
 
     layers: tuple[str, ...]  # Names of layers
-    examples: int  # Test images
+    examples: int  # Number of test images
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Exact scores of every layer of the first against every one of the second, by measure.
+        """Rows of exact scores of every layer of the first network against every layer of the second, by measure.
 
-        Those of equal layers also with chance (20 shuffles) taken out.
+        Scores of equal layers come also with chance (20 shuffles) taken out.
         """
         from ....similarity import Resampling, compare
 
@@ -57,11 +57,11 @@ class LayerSimilarity(PairJob):
 
 
 def map_numbers(layers: Sequence[str], scores: Mapping[tuple[str, str], Sample]) -> dict[str, Sample]:
-    """What the text says of maps, pair by pair, from scores by layer of the first network and layer of the second.
+    """Numbers of what the text says about maps, pair by pair, from scores by layer of the first and second network.
 
-    How much more alike layers of equal depth are than others, the first third of layers than the last, and layers
-    behind residual connections than those inside blocks; and how much similarity the last layer but one has lost since
-    the first.
+    How much more alike layers of equal depth are than others, the first third of the layers than the last third, and
+    layers after residual connections than those inside blocks; and how much similarity is lost from the first layer to
+    the last but one.
     """
     third, same = max(len(layers) // 3, 1), [scores[k, k] for k in layers]
     found = {
@@ -78,15 +78,15 @@ def map_numbers(layers: Sequence[str], scores: Mapping[tuple[str, str], Sample])
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Layers of one architecture against each other."""
+    """Layers of one architecture, compared between independently trained networks."""
 
     networks: tuple[str, str, str]
     printed: Mapping[str, Mapping[str, Printed]] = field(default_factory=dict)
     also: Mapping[str, Mapping[str, Printed]] = field(default_factory=dict)
-    constant_width: bool = False  # of which D.8 says only that it behaves as other networks do
+    constant_width: bool = False  # D.8 says only that such networks behave like others
     note: str = ""
-    epochs: int = 0  # of training at the scale small, where they are not the usual
-    seeds: tuple[int, int] = (0, 8)  # at the scale small: the first, and how many
+    epochs: int = 0  # of training at the scale small, if not the usual number
+    seeds: tuple[int, int] = (0, 8)  # at the scale small: the first seed, and how many
 
     def plan(self, plan: Design) -> None:
         """Compare pairs of a zoo at all layers."""
@@ -105,7 +105,7 @@ class _Comparison:
         plan.note(f"{examples} test images; {said}", *filter(None, [self.note]))
 
     def analyse(self, found: Findings) -> None:
-        """Scores of equal layers, maps, and the statements of the text."""
+        """Show scores of equal layers and maps, and judge the statements of the text."""
         values, maps = found.values, dict[str, dict[str, Sample]]()
         table = {m: values.by_layer(m, diagonal=True) for m in MEASURES}
         layers = tuple(table[_RELU])
@@ -131,7 +131,7 @@ class _Comparison:
             *before, last = layers
             if len(before) <= 3:
                 falls |= {f"{m}, {two}": by[one] - by[two] for one, two in pairwise(before)}
-            else:  # block structure goes up and down: thirds
+            else:  # similarity goes up and down with the blocks: compare thirds
                 third = len(before) // 3
                 falls[m] = mean_of(by[k] for k in before[:third]) - mean_of(by[k] for k in before[-third:])
             rises[m] = by[last] - by[before[-1]]
@@ -139,7 +139,7 @@ class _Comparison:
             state("distinct networks are less similar by G_ReLU- than by orthogonal Procrustes in every layer",
                   {k: rotated[k] - relu[k] for k in layers}, above=0)  # fmt: skip
         state("both Procrustes similarities fall with depth, up to the last layer but one", falls, above=0)
-        if self.constant_width:  # its own Table 4 shows no rise by G_ReLU
+        if self.constant_width:  # the paper's own Table 4 shows no rise by G_ReLU
             state("orthogonal Procrustes rises again in the last layer",
                   {"orthogonal, last - last but one": rises["orthogonal"]}, above=0)  # fmt: skip
         else:
@@ -172,14 +172,14 @@ _COMPARISONS = {
     ("table4-constant-width", "The same at constant width", "v2 Table 4, Fig. 16, D.8"): _Comparison(
         ("mlp:widths=32-32-32-32", "myrtle_cnn:width=48", "myrtle_cnn:width=512"), TABLE_4, constant_width=True,
         epochs=8, seeds=(8, 16),
-        note="The paper's table has G_ReLU-Procrustes above the orthogonal one in relu2 and relu3, and falling to "
-        "the last layer: the two are normalised differently, neither bounds the other, and D.8 claims neither.",
+        note="In the paper's table G_ReLU-Procrustes is above the orthogonal one in relu2 and relu3, and falls to the "
+        "last layer. The two are normalised differently, so neither bounds the other; D.8 claims neither.",
     ),
     ("fig9-resnet20", "Similarity of the layers of ResNet20s", "v2 Figs 2, 9 (v1 Figs 2, 11)"):
     _Comparison(("resnet20:width=4", "resnet20:width=8", "resnet20")),
     ("fig10-resnet18", "Similarity of the layers of ResNet18s", "v2 Figs 10, 11 (v1 Figs 12, 13)"): _Comparison(
         ("digits_cnn:width=16", "resnet18:width=8", "resnet18"),
-        note="At smoke scale, a plain CNN twice as wide as that of table2-dissimilarity stands in for it.",
+        note="At smoke scale, a plain CNN twice as wide as that of table2-dissimilarity replaces the ResNet18.",
     ),
 }  # fmt: skip
 EXPERIMENTS = tuple(Experiment(*said, c.plan, c.analyse) for said, c in _COMPARISONS.items())

@@ -29,12 +29,12 @@ _ERROR, _FAR = "root-mean-square of GELU(a x) - a GELU(x)", 1e6
 
 
 class Groups(MeasuredJob):
-    """Each activation's group: whether it is the printed one, and how well a random element passes through."""
+    """Each activation's group: whether it is the printed one, and how well a random element satisfies its law."""
 
     seed: int  # Of the element
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """For each activation the largest relative ``|sigma(A x) - phi(A) sigma(x)|``, and 1 for another group."""
+        """Rows by activation: largest relative ``|sigma(A x) - phi(A) sigma(x)|``, and 1 if the group is another."""
         generator, rows = torch.Generator().manual_seed(self.seed), []
         for name, wanted in TABLE_1.items():
             (said,) = table((name,))
@@ -51,7 +51,7 @@ class Counts(MeasuredJob):
     """Dimensions and sizes of families of stitching layers."""
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """By width: dimensions, logarithms of sizes, and whether each rank outnumbers G_ReLU."""
+        """Rows by width: dimensions, logarithms of sizes, and whether each rank outnumbers G_ReLU."""
         c, eps, rows = capacity, 2.0**-10, []
         for n in _WIDTHS:
             told: dict[str, Any] = {
@@ -111,8 +111,8 @@ def _analyse_counts(found: Findings) -> None:
     larger = min(found.values.number("every rank is larger", layer=f"{n} channels") for n in _WIDTHS)
     found.fact("on n grid points or more, every rank outnumbers G_ReLU", larger, above=0.5)
     found.notes.append(
-        "All numbers are of formulas: that dimensions agree says that groups.capacity has the paper's, "
-        "n and 2 n r - r^2. That these are ranks of Jacobians is a test of its own (5 channels)."
+        "All numbers come from formulas: equal dimensions show that groups.capacity has the paper's, "
+        "n and 2 n r - r^2. A separate test (5 channels) checks that these are ranks of Jacobians."
     )
 
 

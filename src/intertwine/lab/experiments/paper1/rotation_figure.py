@@ -1,6 +1,6 @@
 """Rotation penalties of a Myrtle CNN, layer by layer (paper 1, v2 Fig. 4, v1 Fig. 7).
 
-The figure is an image: what is checked are its claims in words.
+The figure is an image: what is checked are the claims that the paper makes about it in words.
 """
 
 from pathlib import Path
@@ -21,17 +21,17 @@ _EXTRA = "rotation - G_ReLU"
 
 
 class FineTuned(DataJob):
-    """One layer of one trained network, transformed, and the later layers trained again."""
+    """One layer of a trained network, transformed, with the later layers fine-tuned."""
 
     checkpoint: str  # The network, without batch norm
     layer: str  # The convolution
     kind: str  # ``"orthogonal"`` or ``"g_relu"``
     examples: int | None  # Training examples; all of them if ``None``
-    recipe: dict[str, Any]  # Of fine-tuning
+    recipe: dict[str, Any]  # Settings of fine-tuning
     seed: int  # Of the element and of fine-tuning
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Accuracy lost after fine-tuning and right after the transformation; the last loss of fine-tuning."""
+        """Rows: accuracy lost after fine-tuning and right after the transformation, last loss of fine-tuning."""
         data = load(self.data).first(self.examples)
         found = rotation_penalty(
             load_checkpoint(self.checkpoint), self.layer, self.kind, data, Recipe(**self.recipe),  # type: ignore[arg-type]
@@ -45,9 +45,9 @@ class FineTuned(DataJob):
 def _plan(plan: Design) -> None:
     s = plan.setting
     network = s.fitted("digits_cnn:bn=false,width=8", "myrtle_cnn:bn=false,base=16", "myrtle_cnn:bn=false")
-    # Layers before every ReLU but the last: behind that one there is only the classifier.
+    # Layers before every ReLU but the last: after that one there is only the classifier.
     *layers, _ = (name for name, m in build(network).named_modules() if isinstance(m, nn.Conv2d))
-    # Without batch norm a lower rate than other networks have.
+    # Without batch norm, networks need a lower learning rate.
     recipe = s.recipe(network, **s.by_scale({}, {"epochs": 8, "learning_rate": 4e-3}, {}))
     zoo = plan.zoo(network.partition(":")[0], network, s.by_scale(3, 8, 5), recipe)
     fine = recipe.but(epochs=s.by_scale(3, 4, recipe.epochs))
@@ -61,9 +61,9 @@ def _plan(plan: Design) -> None:
                 )  # fmt: skip
                 plan.add(job, words, member.name)
     plan.note(
-        "Accuracy lost, 0.01 is a point. Every network has an element of its own for every layer; fine-tuned "
+        "Accuracy lost, 0.01 is a point. Every network has its own element for every layer, and is fine-tuned for "
         f"{fine.epochs} epochs on {s.by_scale('200', '10,000', 'all')} images.",
-        "Without batch norm, which would undo scales by itself; scales lognormal with mean 1; rotations Haar.",
+        "No batch norm, which would undo scales by itself. Scales are lognormal with mean 1, rotations are Haar.",
     )
 
 

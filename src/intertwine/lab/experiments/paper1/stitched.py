@@ -1,4 +1,4 @@
-"""Pairs of networks stitched at some layers by some families: as we prefer it, and as the papers print it."""
+"""Pairs of networks stitched at some layers by some families: in our way, and as the papers print it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +13,8 @@ from ..experiment import Findings
 from ..plan import Design, PairJob, Pairs, PlannedZoo, Setting, activations_of, cyclic_pairs, row
 from ..values import Values
 
-FLAT = 0.02  # nats: the training loss changes by less in the last epoch, as a mean over layers and pairs
-_APART = 0.1  # 10 points: maps that lose so much more than ours did not train
+FLAT = 0.02  # nats: a flat training loss, mean over layers and pairs, changes by less in the last epoch
+_APART = 0.1  # 10 points: maps that lose this much more than ours did not train
 _FEWER = 6  # networks that printed arms stitch at the scale small
 _LOSS = "training loss, "
 _LARGEST = ("full", "lasso-0.0001", "g_relu")
@@ -24,7 +24,7 @@ _LARGEST = ("full", "lasso-0.0001", "g_relu")
 class Arm:
     """One way to train stitching layers: settings that differ from the stitching recipe ``v1``, and ``StitchOptions``.
 
-    With ``crop``, networks and maps see random resized crops of at least this share of an image, not translations.
+    With ``crop``, images are not translated but randomly resized crops of at least this share, also for the networks.
     """
 
     name: str
@@ -33,17 +33,17 @@ class Arm:
     crop: float = 0.0
 
     def words(self, **recipe: Any) -> str:
-        """What was done, from the recipe that ran."""
+        """Description of the arm, from the recipe that ran."""
         from ....stitching import RECIPES, StitchOptions
 
         how, options = replace(RECIPES["v1"], **self.recipe, **recipe), StitchOptions(**self.options)
         start = "their closed-form solutions" if options.start == "direct" else "random maps"
-        kept = "the last epoch" if how.keep == "last" else "the best of start and epochs, on training data,"
+        kept = "the last epoch" if how.keep == "last" else "the best of start and epochs by training data"
         mode = "training" if options.tail_norm == "train" else "evaluation"
         return (
-            f"{self.name}: maps start at {start}; {how.epochs} epochs at a rate of {how.learning_rate:g} with momentum "
-            f"{how.momentum:g}, scales held for {how.head_start}; {kept} counts; batch norm of the tail in {mode} "
-            "mode, and measured anew before the test."
+            f"{self.name}: maps start at {start}; {how.epochs} epochs at learning rate {how.learning_rate:g} and "
+            f"momentum {how.momentum:g}, with scales fixed for the first {how.head_start}; {kept} counts; batch norm "
+            f"of the tail is in {mode} mode, and recalibrated before the test."
         )
 
 
@@ -62,16 +62,16 @@ class StitchedLayers(PairJob):
     families: tuple[str, ...]  # Of maps
     recipe: dict[str, Any]  # Settings that differ from the stitching recipe ``v1``
     options: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    translate: int = 0  # Pixels by which training images move at most
+    translate: int = 0  # Most pixels by which training images are shifted
     flip: bool = False  # Whether they are mirrored
     crop: float = 0.0  # Least share of an image that a random resized crop keeps; 0 for none
     seed: int  # Of starts and of the order of examples
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Stitch: by family and layer (``*`` inside residual blocks) penalty on all test images, sparsity and so on.
+        """Rows by family and layer (``*`` inside residual blocks): penalty on all test images, sparsity and so on.
 
         ``agreement`` is the share of channels matched as in closed form, ``drift`` how far stitched features are from
-        the tail's own; the number of the epoch of a training loss stands under ``draws``.
+        the tail's own. For training losses, ``draws`` holds the number of the epoch.
         """
         from ....stitching import RECIPES, StitchOptions, stitch
 
@@ -97,14 +97,14 @@ class StitchedLayers(PairJob):
 
 
 def length_of(setting: Setting, arm: Arm) -> dict[str, Any]:
-    """Training images and epochs: as printed, at the scale small 3,000 steps of the 31,000 that the paper takes."""
+    """Training images and epochs; at the scale small printed arms take 3,000 of the paper's 31,000 steps."""
     ours, printed = {"epochs": 2, "head_start": 1, "judged": 512}, {"epochs": 8, "head_start": 4}
     small = (6400, ours) if arm is OURS else (12_000, printed)
     return dict(zip(("examples", "recipe"), setting.by_scale((96, {"epochs": 2, "head_start": 1}), small, (None, {}))))
 
 
 def pairs_of(setting: Setting, zoo: PlannedZoo, arm: Arm = OURS, most: int = 32) -> Pairs:
-    """Each network with the next, fewer where maps are trained longer; at the scale paper as the papers draw them."""
+    """Each network with the next, with fewer networks in printed arms; at the scale paper as the papers draw pairs."""
     members = zoo.members
     if setting.scale != "paper":
         return cyclic_pairs(zoo if arm is OURS else replace(zoo, seeds=zoo.seeds[:_FEWER]))
@@ -117,9 +117,9 @@ def enter(
     plan: Design, zoo: PlannedZoo, arm: Arm, families: Sequence[str], layers: Sequence[str] = (), name: str = "",
     pairs: Pairs | None = None, most: int = 32, **how: Any,
 ) -> None:  # fmt: skip
-    """A job for each pair of a zoo (or those given, at most ``most`` at the scale paper), and a note on the arm.
+    """Add a job for each pair of a zoo (or those given, at most ``most`` at the scale paper), and a note on the arm.
 
-    All activations are stitched if no layers are given; ``how`` holds ``examples`` and ``recipe`` where they are not
+    All activations are stitched if no layers are given; ``how`` may hold ``examples`` and ``recipe``, which replace
     those of ``length_of``.
     """
     from ....stitching.families import takes
@@ -145,7 +145,7 @@ def penalties(values: Values, arm: str = OURS.name) -> dict[str, dict[str, Sampl
 
 
 def minus(a: Mapping[str, Sample], b: Mapping[str, Sample], name: str = "") -> dict[str, Sample]:
-    """Differences by network at the layers that both have, named ``name, layer``."""
+    """Differences ``a - b`` by network at the layers that both have, named ``name, layer``."""
     return {", ".join(filter(None, [name, k])): one - b[k] for k, one in a.items() if k in b}
 
 
@@ -157,9 +157,9 @@ def curves(values: Values, arm: str) -> dict[str, list[float]]:
 
 
 def untrained(values: Values, arm: str, ours: str = OURS.name) -> str:
-    """Why the maps of an arm are not trained; empty where they are, or are ours.
+    """Why the maps of an arm count as untrained; empty if they are trained, or ours.
 
-    Its loss is not flat, or its largest maps lose 10 points more than those that start at their closed form.
+    They are if their loss is not flat, or the largest family loses 10 points more than ours, from closed-form starts.
     """
     ends = {f: losses[-1] - losses[-2] for f, losses in curves(values, arm).items() if len(losses) > 1}
     if arm != ours and (steep := {f: change for f, change in ends.items() if not abs(change) < FLAT}):
@@ -169,15 +169,15 @@ def untrained(values: Values, arm: str, ours: str = OURS.name) -> str:
         lost, least = (values.averaged(f"penalty, {family}", one).mean for one in (arm, ours))
         if lost - least > _APART:
             return f"maps not trained: {100 * lost:.0f} points are lost by {family}, {100 * least:.0f} from our start"
-        if lost == lost:  # the largest that there is
+        if lost == lost:  # only the largest family that was stitched
             break
     return ""
 
 
 def telling(found: Findings, arm: str, networks: Sequence[str], kinds: Sequence[str] = ("",)) -> Callable[..., None]:
-    """``found.state`` for one arm: its name stands before statements, and its guard asks for trained maps too.
+    """``found.state`` for one arm: its name begins every statement, and the guard requires trained maps too.
 
-    Maps of several kinds of networks stand under names that begin with the kind.
+    If maps belong to several kinds of networks, names of arms begin with the kind.
     """
     reasons = [untrained(found.values, f"{kind}{arm}", f"{kind}{OURS.name}") for kind in kinds]
     guard = replace(found.guard(*networks), also=next(filter(None, reasons), ""))
@@ -185,7 +185,7 @@ def telling(found: Findings, arm: str, networks: Sequence[str], kinds: Sequence[
 
 
 def show_arms(found: Findings, arms: Sequence[Arm] = ARMS) -> list[str]:
-    """Penalties and training losses of each arm that was run; their names."""
+    """Show penalties and training losses of each arm that was run; returns the names of these arms."""
     names = [arm.name for arm in arms if penalties(found.values, arm.name)]
     for name in names:
         for family, by in penalties(found.values, name).items():
@@ -195,7 +195,7 @@ def show_arms(found: Findings, arms: Sequence[Arm] = ARMS) -> list[str]:
 
 
 def show_losses(found: Findings, arm: str) -> None:
-    """Training losses of an arm, epoch by epoch."""
+    """Show training losses of an arm, epoch by epoch."""
     for family, by in curves(found.values, arm).items():
         numbers = {f"epoch {k}": Estimate(loss) for k, loss in enumerate(by, 1)}
         found.show(f"{family}, training loss {arm}", numbers)

@@ -1,8 +1,8 @@
 """Stitching penalties of independently trained networks (paper 1: v2 Figs 1, 6 to 8 and 12; v1 Figs 1 and 8 to 10).
 
-The figures are images: what is checked are their claims in words, of ours and of the paper's way to train maps. Myrtle
-CNNs and ResNets come first; then what the negative slope of LeakyReLU costs a ResNet20 (v2 Table 3) and stitching such
-networks, and transformers behind every encoder block.
+The figures are images: what is checked are the claims about them in words, for our and for the paper's way to train
+maps. Myrtle CNNs and ResNets come first, then ResNet20s by negative slope of LeakyReLU, trained (v2 Table 3) and
+stitched, and transformers, stitched after every encoder block.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,17 +34,17 @@ from .stitched import (
 FAMILIES = ("g_relu", "full", "rank-4", "rank-2", "rank-1")
 _REDUCED = FAMILIES[2:]
 _NEARLY = 0.03  # "nearly achieve the accuracy of the original models": 3 points
-_LOST = 0.6  # of accuracy: what is left of a network that was trained is near 10 %
-_CHANCE = "layer4.1.relu1*"  # layer 70, the penultimate inside a residual block
+_LOST = 0.6  # of accuracy: a loss that leaves a trained network near 10 %
+_CHANCE = "layer4.1.relu1*"  # layer 70, the penultimate, inside a residual block
 _END = "as printed in v2, to the end"
 _FIRST = 8  # networks at the scale small
-_EPOCHS = 22  # of the 45,000 images here: 31,000 steps, as 20 epochs of the paper's 50,000
+_EPOCHS = 22  # on the 45,000 images here: 31,000 steps, like 20 epochs on the paper's 50,000
 
 Penalties = Mapping[str, Mapping[str, Sample]]
 
 
 def state_figure(tell: Callable[..., None], table: Penalties, residual: bool, ranked: bool = True) -> None:
-    """What the text says of one figure, but for ResNet18s it ranks no families; ``*``: inside residual blocks."""
+    """State what the text says about one figure (for ResNet18s it ranks no families); ``*``: in residual blocks."""
     part = lambda star: {f: {k: e for k, e in by.items() if k.endswith("*") is star} for f, by in table.items()}
     outside, inside = part(False), part(True)
     full, g_relu = outside["full"], outside["g_relu"]
@@ -78,18 +78,17 @@ class _Figure:
     pairs: int = 16
     residual: bool = True
     ranked: bool = True
-    # At the scale small: networks of ours, after those of a first run; of printed arms, after these, or 0 for the same
-    # ones, of which they have so many at most; of v2 alone, after those, where they could not tell; epochs of v2
-    ours: int = 0
-    printed: int = 0
-    anew: int = 0
-    most_printed: int | None = None
-    epochs: int = 8
+    # At the scale small, where the networks of a first run are skipped:
+    ours: int = 0  # Networks of our arm
+    printed: int = 0  # Further networks, of the printed arms; 0 if these have the networks of ours
+    anew: int = 0  # Further networks, of v2's arm alone, where those of all printed arms could not tell
+    most_printed: int | None = None  # Most networks in a printed arm; all of its own if ``None``
+    epochs: int = 8  # Of training maps in v2's arm
 
     def enter(
         self, plan: Design, arm: Arm, zoo: PlannedZoo | None = None, zoo_arm: str = "", name: str = ""
     ) -> PlannedZoo:
-        """The networks, unless they are there, and the pairs of one arm, with fewer families as v1 prints it."""
+        """Add networks, unless given, and pairs of one arm, with fewer families in printed arms; returns the zoo."""
         s, own = plan.setting, (zoo_arm or self.networks[-1], plan.setting.by_scale(*self.networks))
         how: dict[str, Any] = {}
         if s.scale == "small" and self.ours:
@@ -104,40 +103,40 @@ class _Figure:
             if arm is PRINTED:
                 how["recipe"] = {"epochs": self.epochs, "head_start": self.epochs // 2}
         zoo = zoo or plan.zoo(*own, s.by_scale(3, _FIRST, 100))
-        # Rank 4 of 64 channels is rank 1 of 16; of residual networks the printed arm has no rank that no claim needs.
+        # Rank 4 of 64 channels is rank 1 of 16. On residual networks printed arms skip ranks that no claim needs.
         few = arm is PRINTED_V1 or (arm is PRINTED and self.residual)
         ranks = s.by_scale(("rank-1",), ("rank-1",) if few else ("rank-2", "rank-1"), _REDUCED)
         enter(plan, zoo, arm, ("g_relu", "full", *ranks), s.by_scale(*self.layers), name, most=self.pairs, **how)
         return zoo
 
     def plan(self, plan: Design) -> None:
-        """Networks of both versions, stitched in every arm."""
+        """Plan networks of both versions, stitched in every arm."""
         s = plan.setting
         plan.baseline()
         zoo = self.enter(plan, PRINTED, self.enter(plan, OURS))
         if s.scale == "paper":
             recipe = s.recipe(zoo.network, crop=PRINTED_V1.crop, translate=0)
             zoo = plan.zoo(f"{zoo.arm}, cropped", zoo.network, 10, recipe)
-        if s.scale != "small" or not self.residual:  # what momentum changes is told by Myrtle CNNs there
+        if s.scale != "small" or not self.residual:  # Myrtle CNNs show there what momentum changes
             self.enter(plan, PRINTED_V1, zoo)
         if s.scale == "small" and self.ours:
-            whose = f"Ours and printed arms have {self.ours} and {self.printed} networks of their own"
+            whose = f"Our arm and the printed ones have {self.ours} and {self.printed} networks of their own"
             same = f"All arms have the same {self.ours} networks"
-            same += f", maps as printed the first {self.most_printed}" if self.most_printed else ""
-            whose += f", v2 {self.anew} others, since {self.printed} told too few" if self.anew else ""
+            same += f", but printed arms only the first {self.most_printed}" if self.most_printed else ""
+            whose += f", v2 {self.anew} others, since {self.printed} decided too little" if self.anew else ""
             plan.note(
-                f"{whose if self.printed else same}. First runs, of {_FIRST} others, told few statements (v2's maps "
-                "did not train in 8 epochs) and count no more."
+                f"{whose if self.printed else same}. First runs, with {_FIRST} other networks, decided few statements "
+                "(v2's maps did not train in 8 epochs) and no longer count."
             )
         plan.note("Stitching penalties: accuracy lost, 0.01 is a point; one line for each family.", s.by_scale(
-            "Digits are not cropped: v1 differs by momentum alone here.",
-            "v1 stitches the same networks here, and Myrtle CNNs alone; its maps see random resized crops, on which "
-            "its own were trained.",
+            "Digits are not cropped: here v1 differs in momentum only.",
+            "Here v1 stitches the same networks, and Myrtle CNNs only; its maps see random resized crops, on which "
+            "its own networks were trained.",
             "v1 has a zoo of its own, trained on random resized crops of at least 8 % of an image.",
         ))  # fmt: skip
 
     def analyse(self, found: Findings) -> None:
-        """The statements about every arm, and what our start and choice of epoch change."""
+        """Judge the statements about every arm, and what our start and choice of epoch change."""
         for name in show_arms(found, (OURS, PRINTED, PRINTED_V1)):
             table = penalties(found.values, name)
             found.show(f"channels matched as activations are, {name}", found.values.by_layer("agreement, g_relu", name))
@@ -168,7 +167,7 @@ _FIG_7 = _Figure(
 
 
 def _plan_end(plan: Design) -> None:
-    """One pair as printed, in as many steps as printed, beside the same pair in fewer."""
+    """Plan one pair stitched as printed, for as many steps as printed, beside the same pair in fewer steps."""
     s = plan.setting
     plan.baseline()
     short = Design(s)
@@ -177,7 +176,7 @@ def _plan_end(plan: Design) -> None:
     epochs = s.by_scale(4, _EPOCHS, _EPOCHS)
     length = {"examples": s.by_scale(96, None, None), "recipe": {"epochs": epochs, "head_start": epochs // 2}}
     enter(plan, zoo, PRINTED, ("g_relu", "full"), name=_END, pairs=cyclic_pairs(zoo)[:1], **length)
-    plan.note("One pair of networks says nothing of others: the numbers are shown, nothing is concluded from them.")
+    plan.note("One pair of networks says nothing about others: its numbers are shown, but no conclusions drawn.")
 
 
 def _analyse_end(found: Findings) -> None:
@@ -200,7 +199,7 @@ def _plan_below(plan: Design) -> None:
     plan.baseline()
     for network, figure in _BESIDE.items():
         figure.enter(plan, OURS, None, network, f"{network}, ours")
-    plan.note("Means leave layer 70 of the ResNet18 out, as the text does.")
+    plan.note("Means leave out layer 70 of the ResNet18, as the text does.")
 
 
 def _analyse_below(found: Findings) -> None:
@@ -221,19 +220,19 @@ def _analyse_below(found: Findings) -> None:
 
 
 SLOPES = tuple(float(name.split()[1]) for name in TABLE_3)
-_FEW = (1e-2, 0.1, 0.5, 0.9, 1.0)  # at the scale small: three slopes that are nearly 0 say one thing
+_FEW = (1e-2, 0.1, 0.5, 0.9, 1.0)  # at the scale small: of three slopes near 0, one is enough
 _PRINTED = (1e-2, 0.9, 1.0)  # of the printed arm there
 _NEARLY_RELU = 0.1
 _EQUAL, _FAR = 0.03, 0.2  # accuracy: 3 and 20 points
 _SIMILAR = 0.1  # penalties: 10 points
 _BEFORE = 6  # networks of a slope there, in a first run
-_ANEW = {1e-2: 14, 0.1: 14, 1.0: 24}  # others, of slopes about which it could not tell a statement
+_ANEW = {1e-2: 14, 0.1: 14, 1.0: 24}  # new networks of slopes where the first run left statements open
 _FEWER = 14  # of them in the printed arm, whose maps are trained longer
 _INSIDE = ("layer1.2.relu2", "layer2.2.relu2", "layer3.2.relu1", "layer3.2.relu2")
 
 
 def _zoo(plan: Design, slope: float, count: int, arm: str = "", longer: int = 1, first: int = 0) -> PlannedZoo:
-    """Networks of one slope, trained so many times as long."""
+    """Networks of one slope, trained ``longer`` times as long as usual."""
     base = plan.setting.by_scale("mlp:widths=16-16-16", "resnet20:width=8", "resnet20")
     recipe = plan.setting.recipe(base)
     network = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
@@ -242,7 +241,7 @@ def _zoo(plan: Design, slope: float, count: int, arm: str = "", longer: int = 1,
 
 
 def _apart(samples: dict[str, Sample]) -> dict[str, Estimate]:
-    """Each of several independent arms against the mean of all."""
+    """Difference of each of several independent arms from the mean of all."""
     share = -1 / len(samples)
     return {name: independent(*((share + (other == name), s) for other, s in samples.items())) for name in samples}
 
@@ -254,7 +253,7 @@ def _plan_slopes(plan: Design) -> None:
         _zoo(plan, slope, s.by_scale(2, 6, 2))
     _zoo(plan, 1e-2, s.by_scale(1, 2, 2), CEILING, 3)
     if s.scale == "smoke":
-        plan.note("A linear network does well on digits: what slope 1 costs shows on CIFAR-10.")
+        plan.note("A linear network does well on digits: the cost of slope 1 shows on CIFAR-10.")
 
 
 def _analyse_slopes(found: Findings) -> None:
@@ -292,8 +291,8 @@ def _plan_stitched_slopes(plan: Design) -> None:
     )
     if s.scale == "small":
         slopes = ", ".join(f"{slope:g} ({count})" for slope, count in _ANEW.items())
-        plan.note(f"Slopes {slopes} have other networks than the {_BEFORE} of a first run, which could not tell half "
-                  f"of the statements and counts no more; maps as printed are of the first {_FEWER}.")  # fmt: skip
+        plan.note(f"Slopes {slopes} have other networks than the {_BEFORE} of a first run, which left half of the "
+                  f"statements open and no longer counts; maps as printed use the first {_FEWER}.")  # fmt: skip
 
 
 def _analyse_stitched_slopes(found: Findings) -> None:
@@ -314,10 +313,10 @@ def _analyse_stitched_slopes(found: Findings) -> None:
 def _state_slopes(
     found: Findings, arm: str, slopes: dict[float, dict[str, Sample]], names: list[str], nearly: list[str]
 ) -> None:
-    """What the paper says in words, of penalties by slope and layer."""
+    """Judge what the paper says in words about penalties by slope and layer."""
     tell = telling(found, arm, nearly, [f"{name}, " for name in names])
     enough = len(next(iter(slopes.values()))) > 2
-    gap = lambda by: mean_of([*by.values()][:-2]) - mean_of([*by.values()][-2:])  # the last two against the others
+    gap = lambda by: mean_of([*by.values()][:-2]) - mean_of([*by.values()][-2:])  # the others minus the last two
     small = [by for s, by in slopes.items() if s <= _NEARLY_RELU]
     usual = [(1 / len(small), gap(by)) for by in small] if enough else []
     apart = lambda by: {k: e - mean_of(by.values()) for k, e in by.items()}
@@ -352,7 +351,7 @@ def _plan_transformers(plan: Design) -> None:
         longer = s.scale == "small" and arm is PRINTED
         how: dict[str, Any] = {"recipe": {"epochs": 14, "head_start": 7}} if longer else {}
         enter(plan, zoo, arm, _OF_BLOCKS, layers, most=16, **how)
-    plan.note("Stitching penalties behind encoder blocks: accuracy lost, 0.01 is a point.",
+    plan.note("Stitching penalties after encoder blocks: accuracy lost, 0.01 is a point.",
               "The paper's mean accuracy is lost in the text.")  # fmt: skip
 
 
@@ -361,7 +360,7 @@ def _analyse_transformers(found: Findings) -> None:
         tell, by = telling(found, arm, ["cct_6_3x1"]), penalties(found.values, arm)
         more = minus(by["g_relu"], by["full"])
         found.show(f"g_relu - full, {arm}", more)
-        # There is no activation behind an encoder block, so G_ReLU must fail there.
+        # No activation follows an encoder block, so G_ReLU must fail there.
         tell("G_ReLU loses much behind every encoder block: 10 points or more", by["g_relu"], above=_LARGE)
         tell("and more than linear maps", more, above=0)
     found.accuracies()

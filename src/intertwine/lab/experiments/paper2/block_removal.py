@@ -1,8 +1,8 @@
 """Single blocks removed from a ResNet against single layers removed from a VGG (paper 2, section 3.1.3).
 
 Theorem 3.3 reads a residual network as an ensemble of the ``2^b`` networks that keep or ignore each of its blocks. The
-paper cites what Veit et al. (arXiv:1605.06431) saw: without one block a trained ResNet goes on working, without one
-layer a VGG does not. The paper prints no numbers of its own.
+paper cites an observation of Veit et al. (arXiv:1605.06431): a trained ResNet still works without one block, a VGG does
+not without one layer. The paper prints no numbers of its own.
 """
 
 from pathlib import Path
@@ -22,13 +22,13 @@ _ANEW = ", batch norm measured anew"
 
 
 class Removals(DataJob):
-    """One trained network, every removable part taken out in turn."""
+    """One trained network, with every removable part taken out in turn."""
 
     checkpoint: str  # The network
-    measured: int  # Training examples that batch norm is measured anew on
+    measured: int  # Training examples on which batch norm is recalibrated
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """For each part the accuracy that its removal costs and the test loss without it; both with batch norm anew."""
+        """Rows for each part: accuracy lost and test loss without it, both also with batch norm recalibrated."""
         data, device = load(self.data).first(self.measured), choose_device(self.device)
         model = load_checkpoint(self.checkpoint).to(device)
         train, test, rows = data.loader("train"), data.loader("test"), list[dict[str, Any]]()
@@ -56,10 +56,10 @@ def _plan(plan: Design) -> None:
             plan.add(job, zoo.arm, member.name)
     plan.baseline()
     plan.note(
-        "Accuracy lost by removal at test time, 0.01 is a point, without any training afterwards. Paper 2 cites it "
+        "Accuracy lost by removal at test time, without any training afterwards; 0.01 is a point. Paper 2 cites this "
         "(Veit et al. 2016) and prints no numbers.",
-        "Of a block its shortcut and last ReLU stay; of a VGG convolutions with as many outputs as inputs are removed, "
-        "with batch norm and ReLU. Veit et al. remove one of 54 blocks.",
+        "A removed block leaves its shortcut and last ReLU. In a VGG, convolutions with as many outputs as inputs are "
+        "removed, with their batch norm and ReLU. Veit et al. remove one of 54 blocks.",
     )
 
 
@@ -73,7 +73,7 @@ def _analyse(found: Findings) -> None:
     guard = found.guard(resnet, vgg)
     mean = lambda how, arm: found.values.averaged(f"cost{how}", arm)
     average = lambda how: independent((1, mean(how, vgg)), (-1, mean(how, resnet)))
-    # All of them: which layer is the mildest, and which block the worst, is part of what has to be sure.
+    # All pairs: which layer is the mildest, and which block the worst, is uncertain too.
     pairs = {f"{k} - {j}": independent((1, one), (-1, two)) for k, one in layers.items() for j, two in blocks.items()}
     found.state("removing a layer of a VGG costs more than removing a block of a ResNet, mean over parts",
                 {f"{vgg} - {resnet}": average("")}, above=0, guard=guard)  # fmt: skip

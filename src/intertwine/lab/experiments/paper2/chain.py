@@ -1,8 +1,8 @@
 """Section 2.2.4 of the second paper: fixed random gates, infinite width, fixed learnt gates, the network itself.
 
-A kernel method with a thousand examples does not compare with a network that had all of them. There are two chains: of
-networks on all training images, and of networks and kernel methods on the same few examples, pooled. More networks of
-few examples are tested on all test images, without kernels, which take far longer.
+A kernel method with a thousand examples cannot be compared with a network trained on all of them. So there are two
+chains: networks on all training images, and networks and kernel methods on the same few examples, pooled. Further
+networks with few examples are tested on all test images, without kernels, which take far longer.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from ..experiment import Experiment, Findings
 from ..plan import BASELINE, DataJob, Design, accuracy_rows, blocks, logistic_regression, row
 from ..reproduction import FIG_2_CHAIN
 
-_NEAR = 0.02  # within which networks are near
+_NEAR = 0.02  # accuracy within which networks are near
 _TRAINED = 0.5  # accuracy from which networks without batch norm count as trained
 _ORDER = ("FR gates", "FR gates, NPK", "NTK at the start", "CNTK-GAP", "FL gates, NPK", "FL gates", "network")
 _FEW = "few examples, "
@@ -31,18 +31,18 @@ _ALONE = f"{_FEW}networks alone, "
 
 
 class Chain(DataJob):
-    """One seed of the chain: a network, both of its fixed-gates networks, and kernels, on the same examples."""
+    """One seed of the chain: a network, its two networks with fixed gates, and kernels, on the same examples."""
 
     network: str  # Built-in network without batch norm, fitted to the data
     examples: int | None  # Training examples, drawn anew for every seed; all of them if ``None``
     tested: int | None  # Test examples of networks and kernels; ``None`` for all of them and no kernels
-    pool: int  # Images are averaged over squares of so many pixels first
-    recipe: dict[str, Any]  # Settings
-    prefix: str  # Of the names of arms
+    pool: int  # Side of the squares of pixels over which images are averaged first
+    recipe: dict[str, Any]  # Settings of the training recipe
+    prefix: str  # Prefix of the names of arms
     seed: int  # Of examples, weights, order and folds
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Train the three networks, or go on training them, and fit the kernel methods."""
+        """Train the three networks, or resume their training, and fit the kernel methods."""
         data, recipe = self._data(), Recipe(**self.recipe)
         how: dict[str, Any] = {"seed": self.seed, "device": self.device, "progress": False}
         learnt = train(self.network, data, recipe, out=files / "network.safetensors", **how)
@@ -83,7 +83,7 @@ class Chain(DataJob):
     def _of_kernel(
         self, name: str, data: DataSplits, kernel: Callable[[Tensor, Tensor | None], Any]
     ) -> list[dict[str, Any]]:
-        """Ridge regression, its strength chosen among the training examples: accuracy in blocks, and mean score."""
+        """Rows of kernel ridge regression, its strength cross-validated: accuracy in blocks, and mean score."""
         device = choose_device(self.device)
         x, labels = (t.to(device) for t in data.loader("train").batch(slice(None)))
         new, truth = (t.to(device) for t in data.loader("test").batch(slice(None)))
@@ -96,7 +96,7 @@ class Chain(DataJob):
 
 
 def _accuracies(right: Any) -> list[dict[str, Any]]:
-    """In the blocks of test images that networks have."""
+    """Rows of accuracy, in the same blocks of test images as for networks."""
     return [row("accuracy", sum(own) / len(own), images=len(own), block=number)
             for number, part in blocks(len(right)) for own in [right[part].tolist()]]  # fmt: skip
 
@@ -117,7 +117,7 @@ def _plan(plan: Design) -> None:
         plan.add(Chain(network=f"cnn_gap:width={width}", examples=s.by_scale(400, None, None), pool=half, tested=None,
                        recipe=whole.to_dict(), prefix="", data=s.data_spec, seed=k, device=s.device),
                  network=k)  # fmt: skip
-    after = s.seed + first + seeds  # seeds that are new
+    after = s.seed + first + seeds  # new seeds
     for prefix, start, count in ((_FEW, s.seed + first, some), (_ALONE, after, alone)):
         for k in range(start, start + count):
             plan.add(Chain(network=f"cnn_gap:width={min(width, 32)}", examples=examples, pool=pool,
@@ -125,18 +125,18 @@ def _plan(plan: Design) -> None:
                            data=s.data_spec, seed=k, device=s.device), network=k)  # fmt: skip
     plan.note(
         f"CNN-GAP of width {width}, images pooled over {half} x {half} pixels, {whole.epochs} epochs in batches of "
-        f"{whole.batch_size}, {seeds} seeds ({some} of few examples).",
-        f"{_FEW.rstrip(', ').capitalize()}: {examples:,} training images, others for every seed, pooled over {pool} x "
-        f"{pool} pixels, {tested:,} test images; networks of width {min(width, 32)}, {few.epochs} epochs, and kernel "
-        f"methods on the same examples. Of {alone} other seeds there are networks alone, on all test images: they tell "
-        "whether fixed learnt gates are better than random ones and than logistic regression. The paper has all "
+        f"{whole.batch_size}, {seeds} seeds ({some} with few examples).",
+        f"{_FEW.rstrip(', ').capitalize()}: {examples:,} training images, drawn anew for every seed, pooled over "
+        f"{pool} x {pool} pixels, and {tested:,} test images, for networks of width {min(width, 32)}, trained "
+        f"{few.epochs} epochs, and kernel methods. {alone} other seeds have networks alone, on all test images: they "
+        "show whether fixed learnt gates are better than random ones and than logistic regression. The paper uses all "
         "examples for both; kernels need N^2 P^2 operations.",
-        "Gates are hard; the paper's figure 2 has soft ones of (1 + 0.1) sigmoid(4 q) for decoupled learning.",
+        "Gates are hard; in the paper's figure 2 they are soft, (1 + 0.1) sigmoid(4 q), for decoupled learning.",
     )
 
 
 def _guard(found: Findings, prefix: str = "", arm: str = "") -> Guard:
-    """Above logistic regression, on the same few examples and test images where there are few; not all perfect."""
+    """Guard: networks beat logistic regression on their own examples and test images, and are not all perfect."""
     if not prefix:
         return replace(found.guard("network", least=_TRAINED), ceiling=1.0)
     prefix = _ALONE if f"{_ALONE}{arm}" in found.values.arms("accuracy") else _FEW

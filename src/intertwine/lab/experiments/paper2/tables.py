@@ -19,10 +19,10 @@ _PERMUTED_ELSE = 0.02
 _RECOVERED = 0.835  # "more than 83.5 %"
 _AT_MOST = 0.04  # "about 3 points"
 _ABOUT_10, _ABOUT_6, _ABOUT_2 = (0.05, 0.15), (0.03, 0.09), (0.0, 0.04)
-_ENDED = ("DNN", "vgg16 DNN")  # arms whose networks the ceiling is of
+_ENDED = ("DNN", "vgg16 DNN")  # arms whose networks are trained longer for the ceiling
 _SHALLOW = 0.5  # accuracy from which networks of four layers, or of single maps, count as trained
 _MEMBERS = {"smoke": 4, "small": 4, "paper": 16}
-# Networks without batch norm learn CIFAR-10 in hours of a CPU at half the side, in days at the whole.
+# Networks without batch norm learn CIFAR-10 in CPU hours at half the image side, in CPU days at the whole side.
 _POOLED = (1, 2, 1)
 _DEEP_EPOCHS = {"vgg16": 6, "resnet20": 14}
 
@@ -31,13 +31,13 @@ class Accuracy(DataJob):
     """The test accuracy of one network, trained from one seed."""
 
     network: str  # Built-in network, fitted to the data; members of an ensemble are trained one by one
-    examples: int | None  # Training examples; all without
-    recipe: dict[str, Any]  # Settings
+    examples: int | None  # Training examples; all of them if ``None``
+    recipe: dict[str, Any]  # Settings of the training recipe
     seed: int  # Of weights and order
-    pool: int = 1  # Images are averaged over squares of so many pixels first
+    pool: int = 1  # Side of the squares of pixels over which images are averaged first
 
     def run(self, files: Path) -> list[dict[str, Any]]:
-        """Train, or go on training, and test."""
+        """Rows of test accuracy and loss, after training or resuming it."""
         data, recipe = load(self.data).first(self.examples).pooled(self.pool), Recipe(**self.recipe)
         how: dict[str, Any] = {"device": self.device, "progress": False}
         trained = lambda name, k: train(name, data, recipe, seed=k, out=files / f"{k}.safetensors", **how).model
@@ -51,7 +51,7 @@ class Accuracy(DataJob):
 
 
 def column(base: str, name: str, width: int | None, permutation: Sequence[int] | None = None) -> str:
-    """Text for ``networks.build`` of one column of the tables: a network, or a gated counterpart of it.
+    """Text for ``networks.build`` of one column of the tables: a network, or one of its gated counterparts.
 
     Examples:
         >>> column("vgg16", "DNN", 8), column("vgg16", "DGN(x, 1)", 8)
@@ -68,7 +68,7 @@ def column(base: str, name: str, width: int | None, permutation: Sequence[int] |
 
 
 def _enter(plan: Design, arms: Mapping[str, str], runs: int, recipe: Recipe, first: int = 0, pool: int = 1) -> None:
-    """Every network from several seeds, under the name of its arm; the note says how they are trained."""
+    """Add every network from several seeds, under the name of its arm, and a note on how they are trained."""
     s = plan.setting
     for (arm, network), k in itertools.product(arms.items(), range(s.seed + first, s.seed + first + runs)):
         examples = s.by_scale(128, None, None)
@@ -81,7 +81,7 @@ def _enter(plan: Design, arms: Mapping[str, str], runs: int, recipe: Recipe, fir
 
 
 def deep_recipe(setting: Setting, base: str) -> Recipe:
-    """Table II's recipe; at the scale ``small`` one cycle of a few epochs, in which its networks train."""
+    """Table II's recipe; at the scale ``small`` one cycle of a few epochs, enough to train its networks."""
     if setting.scale == "small":
         return setting.recipe(base, epochs=_DEEP_EPOCHS[base])
     whole = RECIPES["vgg_resnet"]
@@ -99,7 +99,7 @@ def _shallow_recipe(setting: Setting, name: str, epochs: int) -> Recipe:
 
 
 def _permutations(count: int) -> list[tuple[int, ...]]:
-    """Some of the 23, far apart in their order: the reversal, then evenly through the list."""
+    """Some of the 23 permutations of the layers, spread evenly through their list, with the reversal first."""
     every = list(itertools.permutations(range(4)))[1:]
     return every if count >= len(every) else [every[-1 - k * len(every) // count] for k in range(count)]
 
@@ -119,7 +119,7 @@ def _plan_1(plan: Design) -> None:
 
 
 def _ceiling(plan: Design, network: str, recipe: Recipe, pool: int = 1) -> None:
-    """The network itself, trained three times as long: what can be reached."""
+    """Add the network itself, trained three times as long: the accuracy that can be reached."""
     s = plan.setting
     if recipe.iterations:
         longer = recipe.but(iterations=3 * recipe.iterations, boundaries=tuple(3 * b for b in recipe.boundaries))
@@ -129,7 +129,7 @@ def _ceiling(plan: Design, network: str, recipe: Recipe, pool: int = 1) -> None:
 
 
 def gated_statements(found: Findings, what: str, arm: str = "", least: float | None = None) -> Guard:
-    """What is said of one network and its gated counterparts, and whether the network trained."""
+    """Guard that the network is trained, used to judge the statements about it and its gated counterparts."""
     sample = lambda column: found.values.sample("accuracy", f"{arm}{column}")
     guard = found.guard(f"{arm}DNN", least=least, ended=_ENDED)
     gaps = {kind: independent((1, sample(f"{kind}(x, 1)")), (-1, sample(f"{kind}(x, x)"))) for kind in ("DGN", "DLGN")}
@@ -187,7 +187,7 @@ def _plan_3(plan: Design) -> None:
     s = plan.setting
     width, members, runs = s.by_scale(16, 32, 512), _MEMBERS[s.scale], s.by_scale(2, 6, 5)
     pool = s.by_scale(*_POOLED)
-    # C1GAP, one layer, needs a large rate to beat pixels: one cycle, for all networks of this width.
+    # C1GAP, with one layer, needs a large rate to beat the baseline on pixels: one cycle, for all of this width.
     recipe = s.recipe("c1gap", epochs=12) if s.scale == "small" else _shallow_recipe(s, "c1gap", 8)
     plan.baseline()
     small = {"C1GAP": f"c1gap:width={width}",
@@ -199,7 +199,7 @@ def _plan_3(plan: Design) -> None:
     _enter(plan, ensemble, s.by_scale(2, 6, 2), longer, pool=pool)
     deep = {f"VGG-16-{c}": column("vgg16", c, s.by_scale(4, 16, None)) for c in ("DLGN-SF(x, 1)", "DLGN(x, 1)")}
     _enter(plan, deep, runs, deep_recipe(s, "vgg16"))
-    plan.note(f"Width {width}; ensembles of {members}. The table is an image in our copy; its text has differences.")
+    plan.note(f"Width {width}; ensembles of {members}. The table is an image in our copy; the text gives differences.")
 
 
 def _analyse_3(found: Findings) -> None:
@@ -208,7 +208,7 @@ def _analyse_3(found: Findings) -> None:
     found.show("", by, factor=100)
     gap = lambda a, b: independent((1, by[a]), (-1, by[b]))
     sf, ensemble, deep = "C4GAP-DLGN-SF(x, 1)", "C1GAP ensemble", "VGG-16-DLGN-SF(x, 1)"
-    points = found.data != "digits"  # how many points is of CIFAR; which is better is not
+    points = found.data != "digits"  # sizes of differences are claims about CIFAR, their signs are not
     limits = lambda low, high: {"above": low, "below": high} if points else {"above": 0.0}
     told = lambda text, effects, *of, **how: found.state(text, effects, guard=found.guard(*of, least=0.0), **how)
     told("C4GAP-DLGN-SF is better than C1GAP by about 10 points (5 to 15)", {"DLGN-SF - C1GAP": gap(sf, "C1GAP")},

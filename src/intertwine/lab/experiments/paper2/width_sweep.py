@@ -1,4 +1,4 @@
-"""The rate at which the tangent kernel tends to the path kernel: paper 2, theorems 2.1, 3.1, 3.2 and 3.3."""
+"""The rate at which the tangent kernel converges to the path kernel: paper 2, theorems 2.1, 3.1, 3.2 and 3.3."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ class Distance(MeasuredJob):
 
     family: str  # Which theorem; a name among ``_MODELS``
     width: int  # Of every hidden layer
-    examples: int  # Side of the kernels
+    examples: int  # Number of examples: the side of the kernel matrices
     seed: int  # Of gates and signs; the inputs are the same for all draws
 
     def run(self, files: Path) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def _convolutions(width: int) -> nn.Module:
 
 
 def _residual(width: int) -> nn.Module:
-    """The paper's figure 1: blocks whose ReLUs are inside the branches, between a first and a last part."""
+    """The network of the paper's figure 1: between a first and a last part, blocks with ReLUs inside the branches."""
 
     class Residual(nn.Module):
         def __init__(self) -> None:
