@@ -1,9 +1,9 @@
-"""Tests of what was changed since the main branch, nearest first.
+"""Tests of the changes since the main branch, nearest first.
 
     pytest $(python tests/support/changed_tests.py) --seconds 45
 
-Doctests of changed files and pages, changed tests, and the tests of a changed room that name a changed module or what
-it defines; without a change, the tests of the architecture. ``make test-fast`` runs them for a minute.
+These are doctests of changed files and pages, changed tests, and tests of a changed package that name a changed module
+or something it defines; without a change, the tests of the architecture. ``make test-fast`` runs them for a minute.
 """
 
 import re
@@ -19,7 +19,7 @@ _DEFINED = re.compile(r"^(?:def|class) ([A-Za-z]\w+)", re.MULTILINE)
 
 
 def changed_files() -> list[str]:
-    """Files that differ from where the main branch was left, and new ones."""
+    """Files that differ from the point where this branch left main, and new files."""
     base = _git("merge-base", "HEAD", "main") or _git("merge-base", "HEAD", "origin/main") or ["HEAD"]
     found = _git("diff", "--name-only", base[0]) + _git("ls-files", "--others", "--exclude-standard")
     return [name for name in dict.fromkeys(found) if (ROOT / name).is_file()]
@@ -57,7 +57,7 @@ def tests_of(changed: Iterable[str]) -> list[str]:
 
 
 def _mentioning(folder: Path, words: Iterable[str]) -> list[str]:
-    """Tests in a folder that hold one of the words."""
+    """Tests in a folder that contain one of the words."""
     wanted = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b")
     files = sorted(folder.rglob("test_*.py"))
     return [f.relative_to(ROOT).as_posix() for f in files if wanted.search(f.read_text(encoding="utf-8"))]

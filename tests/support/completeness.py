@@ -1,9 +1,9 @@
 """The share of a small model's continuous symmetry that was found: the Jacobian's null space against our tangents.
 
-Beside the tangents of the group stand shift families: affine symmetries that move biases rather than mix units, and lie
-outside the intertwiner groups of the paper. A bias is pushed through linear maps into the next one, a direction is one
-that a layer norm's mean removes, a key bias is ignored by softmax. Candidates follow from the layouts alone; each is
-kept only if it leaves the outputs as they are.
+Shift families are counted beside the tangents of the group: affine symmetries that move biases rather than mix units,
+outside the paper's intertwiner groups. They push a bias through linear maps into the next bias, add a direction that a
+layer norm's mean removes, or change a key bias, which softmax ignores. Candidates follow from the layouts alone; each
+is kept only if it leaves the outputs unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,12 +30,12 @@ _SILENT = 1e-9  # change of the outputs along a shift, relative to the Jacobian,
 
 @dataclass(frozen=True)
 class Completeness:
-    """The meter's reading.
+    """Result of the comparison.
 
     Attributes:
-        nullity: Dimension of the directions in weight space that leave the outputs as they are, to first order.
+        nullity: Dimension of the directions in weight space that leave the outputs unchanged to first order.
         detected: Rank of the tangents of the symmetry that was found.
-        shifted: What shift families add to that rank.
+        shifted: Rank that the shift families add.
         leak: Largest change of the outputs along a detected tangent, relative to the Jacobian's norm: about 1e-9.
         parameters: Number of parameters.
         families: Each confirmed shift family: its kind, its tensors and how many directions it has.
@@ -57,16 +57,16 @@ class Completeness:
 def completeness(sym: Description, model: nn.Module, inputs: Any) -> Completeness:
     """Compare the null space of ``d outputs / d parameters`` with the tangents of a symmetry.
 
-    A diagnostic, never a proof. The null space holds directions that are no symmetry of the architecture, and the gap
-    is not 0 there: weights of units that are dead or active on few of the inputs (a ReLU unit that never fires may
-    change at will), layers that widen from a smaller rank, and too few inputs. Known to be missing from the shift
+    A diagnostic, never a proof. The null space also holds directions that are no symmetry of the architecture, which
+    leave a gap: weights of units that are dead or active on few inputs (a ReLU unit that never fires may change at
+    will), layers that widen from a smaller rank, and directions that too few inputs leave free. Missing from the shift
     families: biases that are pushed along a linear residual stream, past a branch. Give generic inputs, with more
-    output numbers than the model has parameters. Batch norms belong to eval mode, where their statistics are not
-    parameters: use models without them.
+    output numbers than the model has parameters. Use models without batch norms: in eval mode their statistics are no
+    parameters.
 
     Args:
         sym: The symmetry.
-        model: A small model, up to 4,000 parameters. It is left as it is.
+        model: A small model, up to 4,000 parameters. It is not changed.
         inputs: Example inputs.
 
     Returns:
@@ -139,7 +139,7 @@ def _with(unit: Transformation, name: str, e: Element) -> Transformation:
 
 
 def _coordinates(e: Element) -> list[tuple[Element, Element]]:
-    """Elements one step forth and back along every coordinate of a space."""
+    """Elements one step forward and back along every coordinate of a space."""
     found = []
     for i in range(e.scales.numel()):
         step = torch.zeros(e.scales.numel(), dtype=torch.float64)
@@ -202,7 +202,7 @@ def candidates(sym: Description, state: Mapping[str, Tensor], names: list[str]) 
 
 
 def confirmed(found: Iterator[Shift], jacobian: Tensor) -> list[Shift]:
-    """The candidates, direction by direction, along which the outputs do not change, by their Jacobian."""
+    """Candidates, reduced to the directions along which the outputs do not change by their Jacobian."""
     norm = torch.linalg.matrix_norm(jacobian, 2)
     kept = []
     for shift in found:

@@ -1,4 +1,4 @@
-"""A small transformer, other networks, and the one list of conversions and edits with what ``diff`` says of each."""
+"""A small transformer, other networks, and the one list of conversions and edits with what ``diff`` says about each."""
 
 import copy
 from collections.abc import Callable
@@ -165,11 +165,11 @@ class Edit:
     """One conversion or edit.
 
     Attributes:
-        change: What is done to a copy of the network; what it returns, if anything, is the other checkpoint.
-        says: All kinds of findings, with words that each must hold.
-        same: Whether the function stays.
+        change: Edits a copy of the network; its return value, if any, is the other checkpoint.
+        says: All kinds of findings, with words that each must contain.
+        same: Whether the function stays the same.
         start: The network, and what it is called with.
-        back: What is said of the way back, where that is another thing to be named.
+        back: What is said about the reverse edit, where that has another name.
     """
 
     change: Callable[[Any], object]
@@ -197,7 +197,7 @@ def edit(
 
 
 def edited(model: nn.Module, change: Callable[[Any], object], seed: int = 1) -> Any:
-    """A copy of the model, changed; or what the change returns."""
+    """The edited copy of the model, or what the edit returns."""
     other = copy.deepcopy(model)
     torch.manual_seed(seed)
     with torch.no_grad():
@@ -211,7 +211,7 @@ def kinds(found) -> set[str]:
 
 
 def said(found, kind: str) -> str:
-    """What a difference says of one kind."""
+    """What a difference says about one kind."""
     return " ".join(f.text for f in found.findings if f.kind == kind)
 
 
@@ -220,7 +220,7 @@ def matrices(model: nn.Module) -> list[Tensor]:
 
 
 def stacked(model: nn.Module, order: list[int]) -> nn.Module:
-    """A network with some of its blocks, in another order."""
+    """A network with some of its blocks, in the given order."""
     other = copy.deepcopy(model)
     other.blocks = nn.ModuleList(copy.deepcopy(model.blocks[k]) for k in order)
     return other

@@ -1,4 +1,4 @@
-"""Every command of the command line on small work, in the current folder; says on standard output what it ran.
+"""Every command of the command line on small inputs in the current folder; prints what it ran.
 
 Run as a script with the folder to work in, so that two processes can be compared.
 """
@@ -59,7 +59,7 @@ COMMANDS = {
 
 
 def prepare():
-    """Write what the commands read before any of them has run."""
+    """Write the files that the commands read, before any of them runs."""
     import torch
     from safetensors.torch import save_file
 
@@ -74,7 +74,7 @@ def prepare():
 
 
 def main(folder):
-    """Run them all; the recipe of the demonstration and the current folder are as they were afterwards."""
+    """Run all commands, then restore the demonstration's recipe and the current folder."""
     from typer.testing import CliRunner
 
     from intertwine.cli import app

@@ -1,4 +1,4 @@
-"""GGUF files as llama.cpp writes them: names of its own, queries and keys of Llama in neighbouring pairs."""
+"""GGUF files as llama.cpp writes them: with its own names, and Llama's queries and keys in neighbouring pairs."""
 
 import pytest
 

@@ -101,7 +101,7 @@ def grouped():
 
 
 def joined_branches():
-    """Two branches concatenated around a passed-through input, and one hidden space whose units lie apart."""
+    """Two branches concatenated around a passed-through input, and one hidden space whose units are not adjacent."""
 
     def run(m, x):
         h = F.relu(m.packed(x))
@@ -190,7 +190,7 @@ MAKERS = {f.__name__: f for f in (mlp, conv_bn, grouped, branches, attention, re
 
 
 def make(name: str):
-    """Model in float64, its symmetry and inputs, always the same."""
+    """Model in float64, its symmetry and inputs, the same on every call."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model, sym, x = MAKERS[name]()

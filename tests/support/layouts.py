@@ -17,7 +17,7 @@ def renamed(state: State, words: dict[str, str]) -> State:
 
 
 def transposed(state: State, words: tuple[str, ...]) -> State:
-    """Matrices whose names hold one of some words, the other way round."""
+    """A checkpoint with the matrices whose names contain one of some words transposed."""
     return {n: x.T.contiguous() if x.ndim == 2 and any(w in n for w in words) else x for n, x in state.items()}
 
 

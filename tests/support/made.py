@@ -1,4 +1,4 @@
-"""A network that a test says in place: its parts by name, and what is computed with them."""
+"""A network that a test defines inline: its parts by name, and what is computed with them."""
 
 from collections.abc import Callable
 from typing import Any

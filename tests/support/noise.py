@@ -11,7 +11,7 @@ def rms(p: Tensor) -> Tensor:
 
 
 def shaken(model: nn.Module, size: float, of: Callable[[Tensor], Tensor | float] = lambda p: 1.0) -> nn.Module:
-    """The model itself, with normal noise on every parameter, of ``size`` times ``of`` it."""
+    """The model itself, with normal noise on every parameter ``p``, of standard deviation ``size * of(p)``."""
     with torch.no_grad():
         for p in model.parameters():
             p.add_(size * of(p) * torch.randn_like(p))

@@ -48,7 +48,7 @@ copies = Counter()
 
 
 def run(func, args, kwargs):
-    """One operation where its tensors are."""
+    """Run one operation on the device of its tensors."""
     name = func.overloadpacket.__name__
     seen = []
     tree_map_only(torch.Tensor, seen.append, (args, kwargs))
@@ -74,7 +74,7 @@ def run(func, args, kwargs):
 
 
 class Double(TorchDispatchMode):
-    """Makes what is asked for on the device of the double."""
+    """Mode that puts on the double what is created for its device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})
@@ -82,7 +82,7 @@ class Double(TorchDispatchMode):
 
 @contextmanager
 def other_device():
-    """Inside, ``"cuda:0"`` is the double; yields the counter of copies to the host, ``"copy"`` and ``"item"``."""
+    """Context in which ``"cuda:0"`` is the double; yields the counter of copies to the host, "copy" and "item"."""
     copies.clear()
     draws = {"get_rng_state": mock.Mock(return_value=torch.zeros(16, dtype=torch.uint8)), "device": nullcontext}
     quiet = dict.fromkeys(("_lazy_init", "set_rng_state", "manual_seed", "manual_seed_all"), mock.DEFAULT)

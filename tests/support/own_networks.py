@@ -1,4 +1,4 @@
-"""Networks of libraries and papers, each beside the same written again in a few lines of our own."""
+"""Networks of libraries and papers, each beside the same network in a few lines of our own."""
 
 from typing import Any
 

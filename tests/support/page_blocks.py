@@ -1,4 +1,4 @@
-"""All blocks of a page, wherever they stand."""
+"""All blocks of a page, at any depth."""
 
 
 def every_block(blocks):

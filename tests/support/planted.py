@@ -1,4 +1,4 @@
-"""Planted values: rows as experiments give them, with means and spreads that are known."""
+"""Planted values: rows like those of experiments, with known means and spreads."""
 
 import math
 import zlib
@@ -23,9 +23,9 @@ def rows_of(statistic, numbers, networks=8, own=False, **columns):
     Args:
         statistic: Its name.
         numbers: By arm.
-        networks: Of each arm.
-        own: Whether each arm has networks of its own, rather than the same ones.
-        columns: What the rows have in common, such as ``layer``.
+        networks: Number of networks of each arm.
+        own: Whether each arm has its own networks rather than the same ones.
+        columns: Columns that all rows share, such as ``layer``.
     """
     return [
         {"statistic": statistic, "arm": arm, "network": f"{arm} {k}" if own else f"{k}", "value": mean + sd * z,
@@ -42,10 +42,10 @@ def floor_of(share):
 
 
 def values_of(*parts, data="cifar10"):
-    """Values of rows in parts."""
+    """Values of several lists of rows."""
     return Values.of((row for part in parts for row in part), {"data": data, "scale": "paper"})
 
 
 def told(page, check=False):
-    """Verdicts by text: True, False or None; without checks of the run."""
+    """Verdicts by text of the statement, without checks of the run: True, False or None."""
     return {c.text: c.held for c in page.claims if c.check == check}

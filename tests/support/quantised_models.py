@@ -32,7 +32,7 @@ def tokens(length: int = 8, known: int = 60) -> Tensor:
 
 
 def settings(config: type, **own) -> dict:
-    """Small sizes that a class of configurations has, and a caller's own."""
+    """Small sizes for the fields that a class of configurations has, and a caller's own settings."""
     made = config()
     fixed = {key for key in SMALL if isinstance(getattr(config, key, None), property)}
     return {**{key: value for key, value in SMALL.items() if hasattr(made, key) and key not in fixed}, **own}

@@ -1,8 +1,8 @@
 """Operations of random programs: registered with ``@operation``, drawn by ``random_programs.draw``.
 
-Each looks for values that it can read, makes the parameters that it needs and returns a step, or ``None`` where nothing
-fits. Besides the common layers there are stacked parameters read in part, constants of zeros, caches, paths that depend
-on data, casts and writes in place.
+Each looks for values that it can read, makes the parameters that it needs and returns a step, or ``None`` if no value
+fits. Besides the common layers there are stacked parameters of which a part is read, zero constants, caches, branches
+that depend on data, casts and in-place writes.
 """
 
 import torch
@@ -69,7 +69,7 @@ def conv_over_tokens(d):
 
 @operation(2)
 def stacked_read_in_part(d):
-    """Some parts of one stacked parameter, cut in any of the ways that there are; the others stay unread."""
+    """Some parts of one stacked parameter, cut in any way that torch has; the others stay unread."""
     i = d.value()
     c, n, k = d.values[i].shape[-1], d.width(), d.one_of(2, 3)
     w, part = d.parameter(k * n, c), d.rng.randrange(k)
@@ -440,7 +440,7 @@ def concatenate(d):
 
 @operation(1.5)
 def in_turn(d):
-    """Units of two values in turn, and every so-manieth unit of one."""
+    """Units of two values interleaved, and every k-th unit of one."""
     i = d.value()
     j, c = d.value(like=d.values[i]), d.values[i].shape[-1]
     shuffled = lambda a, k: a.unflatten(-1, (k, -1)).transpose(-1, -2).flatten(-2) if a.shape[-1] % k == 0 else a * 1
@@ -625,7 +625,7 @@ def zeros(d):
 
 @operation(1)
 def cached(d):
-    """Something made of weights that the model keeps from its first run."""
+    """Something computed from weights that the model caches in its first run."""
     i = d.value()
     c = d.values[i].shape[-1]
     w, key = d.parameter(c, c), f"cache{len(d.model.steps)}"
@@ -651,7 +651,7 @@ def cached(d):
 
 @operation(1)
 def data_dependent(d):
-    """Paths chosen by numbers of the input: experts in modules, in a stack, for each example or for all."""
+    """Branches chosen by the input: experts in modules or in a stack, for each example or for all."""
     i = d.value(2, 3)
     if i is None:
         return None

@@ -66,7 +66,7 @@ class Draw:
         return self.rng.choice(options)
 
     def value(self, *ranks: int, like: Tensor | None = None) -> int | None:
-        """A floating-point value of one of the ranks, of the shape of ``like``; later ones are likelier."""
+        """A floating-point value of one of the ranks, with the shape of ``like``; later values are more likely."""
         found = [
             i
             for i, v in enumerate(self.values)
@@ -78,7 +78,7 @@ class Draw:
         return self.rng.choice(WIDTHS)
 
     def parameter(self, *shape: int, positive: bool = False) -> int:
-        """A parameter of random numbers; now and then one that exists already."""
+        """A parameter with random entries, or now and then an existing one."""
         again = [i for i, p in enumerate(self.model.w) if tuple(p.shape) == shape]
         if again and not positive and self.rng.random() < 0.12:
             return self.rng.choice(again)
@@ -144,7 +144,7 @@ def draw(seed: int, length: int = 9) -> tuple[RandomProgram, list[tuple[Tensor, 
 
 
 def _outputs(d: Draw) -> list[int]:
-    """What the model returns: a linear read-out of its last value, and now and then others as they are."""
+    """What the model returns: a linear read-out of its last value, and now and then other values unchanged."""
     last = len(d.values) - 1
     weight = d.parameter(2, d.values[last].shape[-1])
     d.model.steps.append(lambda m, v: v[last] @ m.w[weight].T.to(v[last].dtype))
@@ -169,7 +169,7 @@ def _randomise(model: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """The largest change of an output under an element: relative to the output, for which kind and which input."""
+    """The largest change of an output under an element, relative to the output, with its kind and input."""
 
     error: float
     kind: str
@@ -204,12 +204,12 @@ def _relative(a: Tensor, b: Tensor) -> float:
 
 
 def vacuous_spaces(sym: Any, model: nn.Module, inputs: list[tuple[Tensor, ...]]) -> list[str]:
-    """Spaces that move nothing but entries which no output reads: this run says nothing of them.
+    """Spaces that move only entries which no output reads: this run cannot test them.
 
-    An entry is unread if it has no gradient on any input, putting another number there changes no bit, and NaN does not
-    reach the outputs, except through the zeros of programs that have them on purpose. (Softmax over equal numbers
-    has no gradient either, but it reads.) Where the code of a model reads numbers, that is a reader which the outputs
-    do not show, and paths may be found that no input takes: such programs are left out.
+    An entry is unread if it has no gradient on any input, changing it changes no bit of the outputs, and a NaN there
+    does not reach them, except through the zeros of programs that have them on purpose. (Softmax over equal numbers
+    has no gradient either, but it reads.) Programs whose code reads numbers are left out: the outputs do not show
+    this reader, and branches may be found that no input takes.
     """
     if sym.path_only:
         return []
@@ -259,7 +259,7 @@ def _unread(model: nn.Module, inputs: list[tuple[Tensor, ...]]) -> dict[str, Ten
 
 
 def _forgetful(model: nn.Module) -> nn.Module:
-    """The model, having cached nothing."""
+    """The model with its caches emptied."""
     model.cache.clear()
     for name in [n for n in vars(model) if n.startswith("cache") and n != "cache"]:
         delattr(model, name)

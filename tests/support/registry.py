@@ -1,4 +1,4 @@
-"""Tables of llm-compressor against the mappings found, class by class: the table in the docs is written by this file.
+"""Tables of llm-compressor against the mappings found, class by class; this file writes the table in the docs.
 
 ``python tests/support/registry.py`` writes ``docs/guide/mappings-registry.md`` anew.
 """
@@ -49,7 +49,7 @@ Pair = tuple[str, frozenset[str]]
 
 
 def listed() -> list[str]:
-    """Classes of both registries that transformers has."""
+    """Classes of both registries that exist in transformers."""
     return [name for name in dict.fromkeys((*DATA["awq"], *DATA["smoothquant"])) if name not in NOT_IN_TRANSFORMERS]
 
 
@@ -106,7 +106,7 @@ def made(name: str):
 
 
 def pairs(entries) -> set[Pair]:
-    """The entries place by place."""
+    """The entries, paired place by place."""
     return {(place.writes[0], frozenset(place.reads)) for entry in entries for place in entry.places}
 
 
@@ -170,7 +170,7 @@ class Tool:
 
 
 def differences(name: str) -> tuple[bool, int, list[tuple[str, str]]]:
-    """Whether every mapping found is proved, how many there are, and what differs from the tables, with the reason."""
+    """Whether all mappings found are proved, how many there are, and how and why they differ from the tables."""
     model, inputs = made(name)
     sym = iw.symmetries(model, inputs)
     found, subject = sym.mappings(), subject_of(sym)
@@ -208,7 +208,7 @@ def differences(name: str) -> tuple[bool, int, list[tuple[str, str]]]:
 
 
 def unscoped(pair: Pair, table: list) -> str:
-    """Why a table does not have a pair: no pattern of it, or patterns that gather modules of several kinds."""
+    """Why a table lacks a pair: it has no pattern for it, or its patterns gather modules of several kinds."""
     for smooth, balance in table:
         known = [t for t in balance if any(re.match(t.removeprefix("re:"), name) for name in pair[1])]
         if re.match(smooth.removeprefix("re:"), pair[0]) and known:

@@ -47,7 +47,7 @@ def pair(name: str):
 
 
 class Mlp(nn.Module):
-    """A block of two layers with norm, residual and several ways to say them."""
+    """A block of two layers with norm and residual, in one of several spellings."""
 
     def __init__(self, norm="before", residual=True, activation="gelu", width=6, swapped=False, tied=None, packed=False,
                  turned=False, fused=True, reordered=False, by_hand=False):  # fmt: skip
@@ -99,7 +99,7 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention in several ways."""
+    """Attention in one of several spellings."""
 
     def __init__(self, heads=4, scale=None, causal=False, packed=False, turned=False, fused=True, reordered=False,
                  by_hand=False):  # fmt: skip
@@ -338,7 +338,7 @@ pair("recurrent cells against the layer")(lambda: Pair(nn.LSTM(4, 5), Wrapped(nn
 
 
 def _between(libraries: str, name: str, make: Callable[..., Pair]) -> None:
-    """A pair of code bases; ``make`` is given their modules."""
+    """A pair of models from two code bases; ``make`` gets the modules of each."""
     try:
         modules = [import_module(library) for library in libraries.split()]
     except (ImportError, RuntimeError):
@@ -538,7 +538,7 @@ _peers(
 
 
 class Window(nn.Module):
-    """A block of Swin in its own code: windows moved by ``shift``, what a window wraps around is masked."""
+    """A block of Swin in code of its own: windows shifted by ``shift``, with a mask where they wrap around."""
 
     def __init__(self, shift: int) -> None:
         super().__init__()
@@ -569,7 +569,7 @@ class Window(nn.Module):
 
 
 class OwnSwin(nn.Module):
-    """Two stages of Swin, each a window and a moved one, between them patches merged by a reshape."""
+    """Two stages of Swin, each with a window and a shifted one; a reshape merges patches between the stages."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from intertwine.lab.runs import Job, Jobs
 
 
 class Square(Job):
-    """x squared, after a while; a line in ``log`` for every time it is really run to its end."""
+    """x squared, after a delay; every run that finishes adds a line to ``log``."""
 
     x: int
     seconds: float = 0.0
@@ -32,7 +32,7 @@ def squares(count=6, **settings):
 
 
 class Moody(Job):
-    """Goes wrong in one of several ways."""
+    """A job that fails in one of several ways."""
 
     mood: str
     x: int = 0
@@ -63,7 +63,7 @@ def moods(*moods):
 
 
 class Faults(Job):
-    """Page faults of five steps that make twenty tensors of 1,024 pages each and free them; a first one before."""
+    """Page faults of five steps, after a first one; each makes and frees twenty tensors of 1,024 pages."""
 
     def run(self, files):
         import resource

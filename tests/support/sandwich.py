@@ -48,7 +48,7 @@ def example(seed: int, batch: int = 4) -> Tensor:
 
 
 def group(function, out: int = 6, width: int = 6) -> str:
-    """The group of the first map's units, ``"held"`` where they do not move; every element keeps the function."""
+    """The group of the first map's units, ``"held"`` if they cannot move; checks that elements keep the function."""
     torch.manual_seed(0)
     model = Sandwich(function, out, width).double()
     sym = prove(model, example(0), range(3), 1e-11, example)

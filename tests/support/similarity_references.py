@@ -1,4 +1,4 @@
-"""Slow, obvious definitions that the fast ones are held to."""
+"""Slow, obvious definitions against which the fast ones are tested."""
 
 from itertools import permutations
 from math import sqrt

@@ -1,4 +1,4 @@
-"""Theorem 3.3: G_ReLU is the stabiliser of the activation basis, and the basis is all that it leaves in place."""
+"""Theorem 3.3: G_ReLU is the stabiliser of the activation basis, and rays off its axes have infinite orbits."""
 
 import torch
 from torch import Tensor

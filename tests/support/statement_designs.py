@@ -1,4 +1,4 @@
-"""Designs of the experiments' statements on planted data: at the limit, where no test may find more than its level."""
+"""Designs of the experiments' statements on planted data, at the limit, where a test may err as often as its level."""
 
 import itertools
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Draw = Callable[[np.random.Generator, float], list[Statement]]
 
 @dataclass(frozen=True)
 class Design:
-    """How the numbers of a page come about.
+    """How the numbers of a page are drawn.
 
     Attributes:
         name: In words.
@@ -40,14 +40,14 @@ class Design:
 
 
 def verdicts(page: list[Statement]) -> tuple[list[bool], list[bool]]:
-    """Which statements of a page are said to hold, and which not to: the rule of ``statements.judge``."""
+    """Which statements of a page hold, and which do not, by the rule of ``statements.judge``."""
     told = lambda p: [one <= LEVEL for one in holm(p)]
     return told([s.p_holds for s in page]), told([s.p_fails for s in page])
 
 
 @dataclass(frozen=True)
 class Level:
-    """What became of so many pages with planted data.
+    """Outcome of many pages with planted data.
 
     Attributes:
         runs: Pages at the limit, and as many with an effect.
@@ -142,7 +142,7 @@ def accuracy(networks: int) -> Draw:
 
 
 def paired(networks: int) -> Draw:
-    """Two arms on the same networks, whose numbers go together."""
+    """Two arms on the same networks, with correlated numbers."""
 
     def draw(rng: np.random.Generator, by: float) -> list[Statement]:
         u = 3 * rng.normal(size=networks)
@@ -152,7 +152,7 @@ def paired(networks: int) -> Draw:
 
 
 def welch(networks: int, ratio: float, margin: float = 0.0) -> Draw:
-    """Two arms of other networks that spread unlike each other; equivalent within a margin where one is given."""
+    """Two arms with different networks and different spreads; equivalent within a margin, if one is given."""
 
     def draw(rng: np.random.Generator, by: float) -> list[Statement]:
         a = named((margin - by if margin else by) + rng.normal(size=networks), "a")
@@ -205,7 +205,7 @@ def two_zoos(networks: int) -> Draw:
 
 
 def over_layers(networks: int, but: int = 0) -> Draw:
-    """Every layer but some, on the same pairs: one more than may fail at the limit, the others far inside."""
+    """Every layer but some, on the same pairs: one more than may fail lies at the limit, the others far inside."""
     pairs = pairs_of("ring", networks)
 
     def draw(rng: np.random.Generator, by: float) -> list[Statement]:
@@ -232,7 +232,7 @@ def mean_over_layers(networks: int) -> Draw:
 
 
 def ranks(networks: int, layers: int, noise: float) -> Draw:
-    """Spearman over layers of means over all pairs: two profiles that do not go together, or the same one twice."""
+    """Spearman over layers of means over all pairs: two uncorrelated profiles, or the same one twice."""
     pairs = pairs_of("all", networks)
     table = np.array(pairs)
 
@@ -255,7 +255,7 @@ def ranks(networks: int, layers: int, noise: float) -> Draw:
 
 
 def page(networks: int, false: int, true: int) -> Draw:
-    """Statements of one page, by the same networks: false ones at their limits, and true ones far from them."""
+    """Statements of one page, from the same networks: false ones at their limits, and true ones far from them."""
 
     def draw(rng: np.random.Generator, by: float) -> list[Statement]:
         common = named(rng.normal(size=networks))

@@ -131,6 +131,6 @@ def labelled(model, x, batch=16):
 
 
 def is_cut_vertex(program: Program, tap: str) -> bool:
-    """Whether all that the outputs learn of the inputs passes a tap: with its value given, they read no input."""
+    """Whether the outputs depend on the inputs through a tap only: given its value, they read no input."""
     behind = program.ancestors(program.outputs, [program.taps[tap]])
     return not any(ref in program.inputs for i in behind for ref in program.calls[i].inputs)

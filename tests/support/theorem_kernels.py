@@ -1,4 +1,4 @@
-"""Path kernels as theorems state them, from gates alone, for the networks that each speaks of: slow and obvious.
+"""Path kernels as the theorems state them, from gates alone, for each theorem's networks: slow and obvious.
 
 The tangent kernel as it is defined.
 """
@@ -39,7 +39,7 @@ def rotation_kernel(x: Tensor, gates: Sequence[Tensor], windows: Sequence[tuple[
     """``sum_r sum_i x(i) rot(x', r)(i) overlap(i, x, rot(x', r))`` (P2 theorem 3.2, lemma A.1).
 
     For circular convolutions with the ``windows`` of stride 1, each followed by a gate, a global average, and linear
-    layers with the gates that are left; without biases. The pooling mask 1/d_in is left out: print counts it twice.
+    layers with the gates that are left; without biases. The pooling mask 1/d_in is left out: the paper counts it twice.
     """
     space = tuple(range(2, x.dim()))
     total = torch.zeros(len(x), len(x), dtype=torch.float64)
@@ -56,7 +56,7 @@ def rotation_kernel(x: Tensor, gates: Sequence[Tensor], windows: Sequence[tuple[
 
 
 def _enter(active: Tensor, window: tuple[int, ...]) -> Tensor:
-    """Number of ways on from each position into a layer: it is read by the positions around it."""
+    """Number of paths from each position on into a layer, whose positions around it read it."""
     dims = tuple(range(2, 2 + len(window)))
     offsets = itertools.product(*(range(-((k - 1) // 2), k // 2 + 1) for k in window))
     return sum(active.roll(offset, dims) for offset in offsets)  # position q reads q + offset, so p goes to p - offset

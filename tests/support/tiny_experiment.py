@@ -54,7 +54,7 @@ def measure(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def plan(plan: Design) -> None:
-    """Some networks, each by itself and with each other."""
+    """Plan some networks, and jobs on each of them and on each pair."""
     s = plan.setting
     recipe = s.recipe(NETWORK, epochs=1, learning_rate=behaviour["rate"])
     zoo = plan.zoo("zoo", NETWORK, behaviour["count"], recipe, first=behaviour["seed"], examples=128)

@@ -1,4 +1,4 @@
-"""What releases before the pinned ones lack: tests of it are left out there, with a reason."""
+"""Features that releases before the pinned ones lack: there their tests are skipped, with a reason."""
 
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +19,7 @@ def is_older(package: str, release: str) -> bool:
 
 
 def since(package: str, release: str, reason: str) -> pytest.MarkDecorator:
-    """Leaves a test out where a package is older than a release."""
+    """Mark that skips a test if a package is older than a release."""
     return pytest.mark.skipif(is_older(package, release), reason=f"{package} {release} is the first in which {reason}")
 
 

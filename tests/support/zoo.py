@@ -97,7 +97,7 @@ def myrtle():
 
 
 def residual_stack(inputs, width, hidden, outputs, blocks, bias=True):
-    """Blocks of two layers on one stream, with a ReLU behind every sum."""
+    """Blocks of two layers on one stream, with a ReLU after every sum."""
 
     def run(m, x):
         x = F.relu(m.first(x))
