@@ -54,7 +54,7 @@ class Findings:
             self.rows.append(Row.of(what, found.times(factor), (paper or {}).get(what), group))
 
     def state(self, text: str, effects: Mapping[str, Sample | Estimate] | Sample | Estimate, **how: Any) -> None:
-        """Add a statement: numbers lie ``above`` or ``below`` limits (see ``Statement``), or ``within`` one of 0."""
+        """Add a statement: numbers lie ``above`` or ``below`` limits (see ``Statement``), or ``within`` x of 0."""
         if (margin := how.pop("within", None)) is not None:
             how |= {"above": -margin, "below": margin}
         self.statements.append(Statement(text, estimates(effects), **how))

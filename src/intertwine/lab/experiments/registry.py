@@ -144,8 +144,8 @@ def compare(kept: Values, today: Values) -> tuple[Validity, str]:
     """Whether a kept fingerprint equals today's, and the first number that differs, even if only by rounding.
 
     Differences up to 1e-5 of the largest number of their statistic are rounding: a redesign may sum in another order.
-    Larger ones invalidate a result if PyTorch and processor are the same. On others, whose different rounding training
-    can amplify, the question stays open.
+    Larger ones invalidate a result if PyTorch and processor are the same. Otherwise training may have amplified
+    different roundings, and the question stays open.
     """
     difference = first_difference(kept, today, _ROUNDING)
     if not difference:

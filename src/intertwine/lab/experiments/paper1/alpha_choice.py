@@ -89,7 +89,7 @@ def _plan(plan: Design) -> None:
     plan.note(
         "Stitching penalties of G_ReLU: accuracy lost, 0.01 is a point. As in the paper, one map for each alpha is "
         f"trained on a random 80 % of the training data without a head start (here: {epochs} epochs of {long}, "
-        "augmented once), and the most accurate on the other 20 % is evaluated. Alpha = 0.1 has all the data.",
+        "augmented once), and the most accurate on the other 20 % is evaluated. Maps with alpha = 0.1 see all data.",
         f"{STARTS['random']}: as printed, maps start at random, the last epoch counts, and batch norm of the tail is "
         "in training mode; the norm is ours, because as printed it only divides the learning rate (Sinkhorn undoes "
         "steps along P): then no alpha could matter, and chance would choose among them.",

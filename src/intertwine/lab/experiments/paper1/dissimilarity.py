@@ -38,7 +38,7 @@ class LayerSimilarity(PairJob):
     def run(self, files: Path) -> list[dict[str, Any]]:
         """Rows of exact scores of every layer of the first network against every layer of the second, by measure.
 
-        Scores of equal layers come also with chance (20 shuffles) taken out.
+        Scores of equal layers are also given with chance (20 shuffles) taken out.
         """
         from ....similarity import Resampling, compare
 
@@ -57,7 +57,7 @@ class LayerSimilarity(PairJob):
 
 
 def map_numbers(layers: Sequence[str], scores: Mapping[tuple[str, str], Sample]) -> dict[str, Sample]:
-    """Numbers of what the text says about maps, pair by pair, from scores by layer of the first and second network.
+    """Numbers behind the text's claims about maps, pair by pair, from scores by layer of the first and second network.
 
     How much more alike layers of equal depth are than others, the first third of the layers than the last third, and
     layers after residual connections than those inside blocks; and how much similarity is lost from the first layer to
@@ -105,7 +105,7 @@ class _Comparison:
         plan.note(f"{examples} test images; {said}", *filter(None, [self.note]))
 
     def analyse(self, found: Findings) -> None:
-        """Show scores of equal layers and maps, and judge the statements of the text."""
+        """Show scores of equal layers and maps, and state the claims of the text."""
         values, maps = found.values, dict[str, dict[str, Sample]]()
         table = {m: values.by_layer(m, diagonal=True) for m in MEASURES}
         layers = tuple(table[_RELU])

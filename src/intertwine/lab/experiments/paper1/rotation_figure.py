@@ -63,7 +63,7 @@ def _plan(plan: Design) -> None:
     plan.note(
         "Accuracy lost, 0.01 is a point. Every network has its own element for every layer, and is fine-tuned for "
         f"{fine.epochs} epochs on {s.by_scale('200', '10,000', 'all')} images.",
-        "No batch norm, which would undo scales by itself. Scales are lognormal with mean 1, rotations are Haar.",
+        "There is no batch norm, which would undo scales. Scales are lognormal with mean 1, rotations are Haar.",
     )
 
 

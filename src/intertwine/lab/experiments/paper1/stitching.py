@@ -117,7 +117,7 @@ class _Figure:
         if s.scale == "paper":
             recipe = s.recipe(zoo.network, crop=PRINTED_V1.crop, translate=0)
             zoo = plan.zoo(f"{zoo.arm}, cropped", zoo.network, 10, recipe)
-        if s.scale != "small" or not self.residual:  # Myrtle CNNs show there what momentum changes
+        if s.scale != "small" or not self.residual:  # there Myrtle CNNs alone show what momentum changes
             self.enter(plan, PRINTED_V1, zoo)
         if s.scale == "small" and self.ours:
             whose = f"Our arm and the printed ones have {self.ours} and {self.printed} networks of their own"
@@ -136,7 +136,7 @@ class _Figure:
         ))  # fmt: skip
 
     def analyse(self, found: Findings) -> None:
-        """Judge the statements about every arm, and what our start and choice of epoch change."""
+        """State the claims about every arm, and what our start and choice of epoch change."""
         for name in show_arms(found, (OURS, PRINTED, PRINTED_V1)):
             table = penalties(found.values, name)
             found.show(f"channels matched as activations are, {name}", found.values.by_layer("agreement, g_relu", name))
@@ -313,7 +313,7 @@ def _analyse_stitched_slopes(found: Findings) -> None:
 def _state_slopes(
     found: Findings, arm: str, slopes: dict[float, dict[str, Sample]], names: list[str], nearly: list[str]
 ) -> None:
-    """Judge what the paper says in words about penalties by slope and layer."""
+    """State what the paper says in words about penalties by slope and layer."""
     tell = telling(found, arm, nearly, [f"{name}, " for name in names])
     enough = len(next(iter(slopes.values()))) > 2
     gap = lambda by: mean_of([*by.values()][:-2]) - mean_of([*by.values()][-2:])  # the others minus the last two
