@@ -199,7 +199,7 @@ def facts_of(plan: Design, seconds: float, machines: Iterable[str]) -> dict[str,
 
 @cache
 def commit() -> dict[str, str]:
-    """The checkout's commit, with a ``+`` if its code has changed since; empty without a checkout."""
+    """The checkout's commit, with a ``+`` if the experiments' code has changed since; empty without a checkout."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)

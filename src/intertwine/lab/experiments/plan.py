@@ -274,7 +274,7 @@ class PairJob(DataJob):
 
 
 class BaselineJob(MeasuredJob):
-    """The trivial baseline of a data set: logistic regression on normalised pixels (L2, strength 1e-2), and chance."""
+    """The trivial baseline of a data set: chance, and logistic regression on normalised pixels (L2, C = 1e-2)."""
 
     data: str  # As ``lab.data.load`` takes it
 
@@ -288,7 +288,7 @@ class BaselineJob(MeasuredJob):
 
 
 def logistic_regression(data: DataSplits, iterations: int) -> NDArray[np.bool_]:
-    """Whether logistic regression on pixels (L2, strength 1e-2) is right about each test image."""
+    """Whether logistic regression on pixels (L2, C = 1e-2) is right about each test image."""
     from sklearn.linear_model import LogisticRegression
 
     (x, y), (new, truth) = (data.loader(split).batch(slice(None)) for split in ("train", "test"))

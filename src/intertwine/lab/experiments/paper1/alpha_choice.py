@@ -114,7 +114,7 @@ def _analyse(found: Findings) -> None:
         wrong = held_out.pop(f"alpha {PLANTED:g}")
         level = mean_of(held_out.values())
         lost = (level - wrong).mean
-        said = f"even alpha = {PLANTED:g} loses only {100 * lost:.1f} points"
+        said = f"not even alpha = {PLANTED:g} loses that much: {100 * lost:.1f} points"
         guard = replace(own, also="" if lost > _SIMILAR else said)
         found.state(f"{start}: penalties with the chosen alpha are those with alpha = 0.1, within 3 points at every "
                     "layer", minus(chosen, usual), within=_SIMILAR, guard=own)  # fmt: skip

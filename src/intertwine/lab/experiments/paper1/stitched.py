@@ -24,7 +24,7 @@ _LARGEST = ("full", "lasso-0.0001", "g_relu")
 class Arm:
     """One way to train stitching layers: settings that differ from the stitching recipe ``v1``, and ``StitchOptions``.
 
-    With ``crop``, networks and maps see no translations but random resized crops of at least this share of an image.
+    With ``crop``, maps, and at scale paper networks, see random resized crops of at least this share of an image.
     """
 
     name: str
