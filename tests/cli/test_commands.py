@@ -9,6 +9,9 @@ import time
 from operator import attrgetter
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
 from typer.main import get_command
 
 import intertwine as iw
@@ -136,6 +139,36 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path, words):
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "results must be an existing file" in done.stderr
+
+
+_NOISY = """
+import warnings
+from torch import nn
+
+class Noisy(nn.Sequential):
+    def forward(self, x):
+        for text in ("small", "few", "small"):
+            warnings.warn(f"inputs are {text}")
+        for category in (FutureWarning, DeprecationWarning, PendingDeprecationWarning):
+            warnings.warn("written for developers", category)
+        return super().forward(x)
+
+def make():
+    return Noisy(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+"""
+
+
+@pytest.mark.parametrize(("words", "notes"), [((), ["small", "few"]), (("--quiet",), [])])
+def test_a_warning_is_one_note_without_a_line_of_code_and_none_is_for_developers(run, tmp_path, words, notes):
+    (tmp_path / "noisy.py").write_text(_NOISY, encoding="utf-8")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    ran = run.done("fold", "a.safetensors", "--model", "noisy.py:make", "--input-shape", "2,3", "--out",
+                   "b.safetensors", "--json", *words)  # fmt: skip
+    said = [line for line in ran.err.splitlines() if not line.startswith("wrote ")]
+    assert said == [f"note: inputs are {what}" for what in notes]
+    assert json.loads(ran.out)["changed"]
 
 
 def test_ctrl_c_is_one_word_and_exit_code_130(run, monkeypatch):

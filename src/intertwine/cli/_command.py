@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -32,6 +33,7 @@ _FIRST, _LAST = ("model", "model_b"), ("seed", "device", "out", "as_json")
 
 # Errors that a user can fix: files, values, missing extras. Our own error classes derive from these.
 _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
+_OF_CODE = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)  # for authors of code, not for its users
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ def session(
 ) -> Iterator[None]:
     """Run a command; when it ends, everything it put on the stack is undone."""
     start = time.monotonic()
-    with ExitStack() as stack, silenced(quiet, logged=True):
+    with ExitStack() as stack, silenced(quiet, logged=True), warnings.catch_warnings():
+        warnings.showwarning = _noting(quiet)
         token = _running.set(Running(stack, threads, overwrite))
         try:
             yield
@@ -169,6 +172,19 @@ def session(
             files = sys.modules.get("intertwine._io")  # imported only where something was to be written
             if files is not None:
                 files.remove_empty_folders()
+
+
+def _noting(quiet: bool) -> Callable[..., None]:
+    """What prints a warning for people: each once, as a note without the line of code that it comes from."""
+    said = set[str]()
+
+    def note(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        text = on_one_screen(printable(" ".join(str(message).split())))
+        if not (quiet or text in said or issubclass(category, _OF_CODE)):
+            said.add(text)
+            print(f"note: {text}", file=sys.stderr)
+
+    return note
 
 
 def running() -> Running:
