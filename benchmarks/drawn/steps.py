@@ -47,7 +47,8 @@ def folded(model: nn.Module, example: Any, inputs: Any) -> str:
         return "nothing" if "fold" in str(error) else f"refused: {one_line(error)}"
     error = difference(run(model, inputs), run(found.model, inputs))
     kind = max((p.dtype for p in model.parameters() if p.is_floating_point()), key=lambda d: EQUAL.get(d, 0.0))
-    return "right" if error <= EQUAL[kind] else f"wrong: changes the function by {error:.1e}"
+    done = "right" if found.changed else "nothing"
+    return done if error <= EQUAL[kind] else f"wrong: changes the function by {error:.1e}"
 
 
 def matched(model: nn.Module, example: Any, inputs: Any) -> str:

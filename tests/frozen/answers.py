@@ -556,7 +556,7 @@ def _() -> Any:
 def _() -> Any:
     found = {name: iw.fold(make(), x) for name, (make, x) in MAKERS.items() if make in (old, modern)}
     return [found, {name: fold.model for name, fold in found.items()}, iw.fold(old(), TOKENS, heads=True).model,
-            refused(lambda: iw.fold(mlp(), X)), refused(lambda: iw.fold(cnn(), IMAGES))]  # fmt: skip
+            iw.fold(mlp(), X).summary(), iw.fold(cnn(), IMAGES).summary()]  # fmt: skip
 
 
 @answer("symmetry: tangent, sharpness, gradients")

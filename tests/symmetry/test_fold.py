@@ -10,6 +10,7 @@ from upstream import is_older, stacked_experts, unscaled_t5
 import intertwine as iw
 from intertwine.symmetry import fold_norm_gains
 from intertwine.symmetry.action import tensors_of
+from intertwine.symmetry.folding.fold import folded
 from intertwine.testing import outputs, relative_error
 
 # architecture -> what the fold adds and what it must keep, by the end of their names
@@ -125,7 +126,7 @@ def test_steps_can_be_left_out():
     assert bool((state["transformer.h.0.ln_1.bias"] == 0).all()) and bool(
         (state["transformer.h.0.ln_1.weight"] != 1).any()
     )
-    with pytest.raises(ValueError, match="norms or biases that can be folded"):
+    with pytest.raises(ValueError, match=r"norms, center, biases or heads must be requested\. Got none"):
         iw.fold(model, inputs, norms=False, center=False, biases=False)
 
 
@@ -332,6 +333,14 @@ def test_experts_that_no_example_reaches_keep_their_gain():
     assert folded.certified == "inputs that take the path of the example"
 
 
+@pytest.mark.parametrize("between", [nn.ReLU(), nn.BatchNorm1d(4), nn.RMSNorm(4)], ids=str)
+def test_a_network_with_nothing_to_fold_is_kept_whatever_its_kind(between):
+    model, x = nn.Sequential(nn.Linear(3, 4), between, nn.ReLU(), nn.Linear(4, 2)).eval(), torch.randn(5, 3)
+    found = iw.fold(model, x)
+    assert not found.changed and found.summary().startswith("nothing to fold: ")
+    assert torch.equal(found.model(x), model(x)) and folded(model, x) is model
+
+
 def test_bad_inputs_are_refused_before_work_starts():
     with pytest.raises(TypeError, match=r"model must be a torch.nn.Module. Got 'gpt2'"):
         iw.fold("gpt2", torch.zeros(2, 3))
@@ -343,8 +352,6 @@ def test_bad_inputs_are_refused_before_work_starts():
     quantised.last.weight = nn.Parameter(torch.zeros(2, 6, dtype=torch.uint8), requires_grad=False)
     with pytest.raises(ValueError, match=r"weights must be real numbers. Got torch.uint8 in 'last.weight'"):
         iw.fold(quantised, torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="norms or biases that can be folded"):
-        iw.fold(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.zeros(2, 3))
 
 
 def test_experts_whose_rows_depend_on_the_data_do_not_end_the_fold():

@@ -38,7 +38,7 @@ class Kept:
     reason: str
 
 
-_NOTHING = "nothing to fold: gains are one, biases zero and streams centred"
+_NOTHING = "nothing to fold: no gain or bias of a norm to take in, no other bias to push on, no mean to subtract"
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,11 +125,13 @@ def fold(
         strict: Fail if anything requested cannot be folded.
 
     Returns:
-        The folded model, what was changed and what could not be, with the numerical proof.
+        The folded model, what was changed and what could not be, with the numerical proof; a copy with nothing changed
+        if nothing is there to fold.
 
     Raises:
-        ValueError: If a requested step can fold nothing (biases may stay if ``extend`` adds none to take them) or,
-            with ``strict``, not everything; the obstacle is named. Also if the weights are not real numbers.
+        ValueError: If a requested step can fold nothing of what is there (biases may stay if ``extend`` adds none to
+            take them) or, with ``strict``, not everything; the obstacle is named. Also if no step is requested, or the
+            weights are not real numbers.
         VerificationError: If the function changed.
 
     Examples:
@@ -143,6 +145,8 @@ def fold(
     References:
         - N. Nanda and J. Bloom, TransformerLens, 2022: ``fold_ln``, ``center_writing_weights``, ``fold_value_biases``.
     """  # noqa: DOC502 - raised by what it calls
+    if not (norms or center or biases or heads):
+        raise ValueError("norms, center, biases or heads must be requested. Got none of them.")
     rewriter = Rewriter(model, example_inputs, bool(extend), biases=extend is True)
     steps: dict[str, tuple[bool, Callable[[], Outcome]]] = {
         "norms": (norms or biases, lambda: fold_norms(rewriter, norms, biases)),
@@ -170,9 +174,10 @@ def fold(
 def folded(model: nn.Module, example_inputs: Any, extend: bool | Literal["ties"] = True) -> nn.Module:
     """The network folded by ``fold``, or itself if nothing can be folded without changing its function."""
     try:
-        return fold(model, example_inputs, extend=extend).model
+        found = fold(model, example_inputs, extend=extend)
     except (ValueError, VerificationError):
         return model
+    return found.model if found.changed else model
 
 
 def _refuse(outcome: Outcome, steps: list[str], strict: bool, may_stay: tuple[str, ...]) -> None:
@@ -185,8 +190,6 @@ def _refuse(outcome: Outcome, steps: list[str], strict: bool, may_stay: tuple[st
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             way = f"Leave the step out: {step}=False, or --no-{step} on the command line."
             raise ValueError(f"{step} must be foldable. Got {reasons}{more}. {way}")
-    if not outcome.done:
-        raise ValueError("model must have norms or biases that can be folded. Got none that is not folded already.")
 
 
 def _balance_heads(rewriter: Rewriter) -> Outcome:
