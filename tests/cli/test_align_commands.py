@@ -47,6 +47,15 @@ def test_align_built_in_networks(run, pair, tmp_path):
     assert run("report", "found/results.json", "--out", "again.html").code == 0
 
 
+@pytest.mark.parametrize("kind", ["files", "folders"])
+def test_the_folder_of_an_alignment_names_the_network_in_it(run, pair, vits, kind):
+    a, b, moved = (*pair, "moved.safetensors") if kind == "files" else ("vit_a", "vit_b", "moved")
+    run.done("align", a, b, "--out", "found")
+    for words in (("same", "found", b), ("compare", a, "found"), ("fingerprint", "found"), ("diff", "found", a)):
+        assert f"'intertwine align' wrote. Give 'found/{moved}', which is B in" in run.refused(*words)
+    run.done("fingerprint", f"found/{moved}")
+
+
 def test_align_looks_at_data_where_the_method_does(run, pair):
     ran = run.done("align", *pair, "--method", "activations", "--examples", "200", "--kinds", "permutation", "--json")
     said = json.loads(ran.out)

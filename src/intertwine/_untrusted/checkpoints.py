@@ -49,10 +49,17 @@ def check_checkpoint(path: Path) -> None:
             _check_shards(index)
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
-        if not files and not any((path / name).is_file() for name in SETTINGS):
+        moved = next(filter(Path.exists, (path / "moved", path / "moved.safetensors")), None)
+        named = any((path / name).is_file() for name in SETTINGS)
+        if not files and not named:
             raise CheckpointError(
                 "checkpoint must be a file, an index of shards, or a directory with a config.json or safetensors. "
                 f"Got the folder {str(path)!r}."
+            )
+        if moved is not None and path / "alignment.safetensors" in files and not named:
+            raise CheckpointError(
+                f"checkpoint must be one network. Got the folder {str(path)!r} that 'intertwine align' wrote. Give "
+                f"{str(moved)!r}, which is B in the basis of A."
             )
     budget = _QUICK
     for file in files:
