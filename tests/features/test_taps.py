@@ -15,7 +15,7 @@ from intertwine._nested import tensors_in
 from intertwine._random import host_state
 from intertwine.features import collect, layers, tap
 from intertwine.features.activations import watching
-from intertwine.features.batches import join, length, regroup, repeatable, size
+from intertwine.features.batches import head, join, length, regroup, repeatable, size
 from intertwine.programs import capture
 
 
@@ -359,6 +359,17 @@ def test_batches_share_arrays_that_are_equal():
     assert (join([batch(np.arange(3)), batch(np.arange(3))])["sizes"] == np.arange(3)).all()
     with pytest.raises(ValueError, match="must agree in what is not one value per example"):
         join([batch(np.arange(3)), batch(np.arange(4)[1:])])
+    with pytest.raises(ValueError, match="must agree in what is not one value per example"):
+        join([batch(np.arange(3)), batch(np.arange(4))])
+
+
+def test_arrays_of_examples_go_with_their_examples():
+    batch = lambda *rows: {"x": torch.tensor(rows)[:, None], "rows": np.array(rows)}
+    for index in (None, torch.tensor([4, 0, 2])):
+        found = join([batch(0, 1), batch(2, 3), batch(4)], index)
+        assert found["rows"].tolist() == found["x"][:, 0].tolist() and len(found["rows"]) == (5 if index is None else 3)
+    assert head(batch(0, 1, 2), 2)["rows"].tolist() == [0, 1]
+    assert join([batch(0, 1), batch(0, 1)])["rows"].tolist() == [0, 1, 0, 1]  # equal, but of other examples
 
 
 def test_batches_of_other_shapes_are_not_joined():
@@ -382,9 +393,9 @@ def test_lists_of_examples_go_with_their_examples():
     scores = [
         iw.compare(a, b, [{"x": u, "lengths": of(v)} for u, v in zip(x.split(8), n.split(8))], "linear", "linear_cka",
                    resampling=None, exact=False).scores["linear_cka"]
-        for of in (lambda v: v, lambda v: v.tolist())
+        for of in (lambda v: v, lambda v: v.tolist(), lambda v: v.numpy())
     ]  # fmt: skip
-    assert torch.equal(*scores)
+    assert all(torch.equal(scores[0], other) for other in scores[1:])
 
 
 class Stream(torch.utils.data.IterableDataset):

@@ -60,7 +60,9 @@ def _first(value: Any, count: int, n: int) -> Any:
 
 
 def _is_of_examples(value: Any, n: int) -> bool:
-    """Whether a value is a list with one item, not a tensor, per example, such as lengths; tuples are sizes."""
+    """Whether a value is a list or array of one item, not a tensor, per example, such as lengths; tuples are sizes."""
+    if isinstance(value, np.ndarray):
+        return value.shape[:1] == (n,)
     return type(value) is list and len(value) == n and not any(True for _ in tensors_in(value))
 
 
@@ -193,12 +195,16 @@ def _joined(values: Sequence[Any], sizes: Sequence[int], index: Tensor | None) -
     if isinstance(first, Mapping):
         return with_items(first, {key: _joined([value[key] for value in values], sizes, index) for key in first})
     if all(map(_is_of_examples, values, sizes)):
+        if isinstance(first, np.ndarray):
+            rows = np.concatenate(values)
+            return rows if index is None else rows[index.tolist()]
         every = [*chain(*values)]
         return every if index is None else [every[k] for k in index.tolist()]
     if isinstance(first, list | tuple) and any(True for _ in tensors_in(first)):
         return with_items(first, [_joined(parts, sizes, index) for parts in zip(*values, strict=True)])
     if not isinstance(first, Tensor):
-        if all(value is first or np.all(value == first) for value in values):  # arrays, too
+        equal = np.array_equal if isinstance(first, np.ndarray) else lambda x, y: np.all(x == y)
+        if all(value is first or equal(value, first) for value in values):
             return first
         raise ValueError("batches must agree in what is not one value per example to be joined. Got different ones.")
     if any(x.ndim == 0 or len(x) != n for x, n in zip(values, sizes)):
