@@ -89,6 +89,14 @@ def test_what_settings_say_and_do_not_say():
             Preprocessing.of_transformers(bad)
 
 
+def test_crops_of_timm_are_rounded_and_those_of_transformers_cut():
+    timm = Preprocessing.of_timm({"input_size": (3, 32, 32), "crop_pct": 1.0})
+    hf = Preprocessing.of_transformers({"size": {"shortest_edge": 32}, "do_center_crop": True, "crop_size": 32})
+    images = [np.tile(np.arange(32 + k, dtype=np.uint8), (32, 1)) for k in range(8)]
+    assert [timm(image)[0, 0] for image in images] == [0, 0, 1, 2, 2, 2, 3, 4]  # halves to even, as by torchvision
+    assert [hf(image)[0, 0] for image in images] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 @pytest.fixture
 def tokenizer(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -177,6 +178,7 @@ class Preprocessing:
     interpolation: str = "bilinear"  # Pillow's filter for resizing: ``"bilinear"``, ``"bicubic"``, ...
     mean: tuple[float, ...] | None = None  # Channel means to subtract, on a scale of 0 to 1; ``None``: the data's
     std: tuple[float, ...] | None = None  # Channel standard deviations to divide by
+    rounded: bool = False  # Whether half pixels before the crop are rounded (to even, as in timm) rather than cut
 
     def __post_init__(self) -> None:
         sides = [*self.size, *(self.resize if isinstance(self.resize, tuple) else [self.resize])]
@@ -196,7 +198,7 @@ class Preprocessing:
 
         Examples:
             >>> Preprocessing.of_transformers({"size": 256, "do_center_crop": True, "crop_size": 224})
-            Preprocessing(size=(224, 224), resize=256, interpolation='bilinear', mean=None, std=None)
+            Preprocessing(size=(224, 224), resize=256, interpolation='bilinear', mean=None, std=None, rounded=False)
         """
         size, crops = settings.get("size"), bool(settings.get("do_center_crop"))
         fraction = settings.get("crop_pct")
@@ -218,14 +220,14 @@ class Preprocessing:
 
         Examples:
             >>> Preprocessing.of_timm({"input_size": (3, 224, 224), "crop_pct": 0.875, "interpolation": "bicubic"})
-            Preprocessing(size=(224, 224), resize=256, interpolation='bicubic', mean=None, std=None)
+            Preprocessing(size=(224, 224), resize=256, interpolation='bicubic', mean=None, std=None, rounded=True)
         """
         height, width = settings["input_size"][-2:]
         fraction = settings.get("crop_pct") or 0.875
         larger = int(height / fraction), int(width / fraction)
         squash = settings.get("crop_mode") == "squash" or height != width
         way, mean, std = settings.get("interpolation") or "bilinear", settings.get("mean"), settings.get("std")
-        return cls((height, width), larger if squash else larger[0], way, _numbers(mean), _numbers(std))
+        return cls((height, width), larger if squash else larger[0], way, _numbers(mean), _numbers(std), True)
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """An image ``(H, W)`` or ``(H, W, 3)`` in ``uint8``, resized and cropped.
@@ -246,7 +248,8 @@ class Preprocessing:
             short = min(width, height)
             to = (self.resize * width // short, self.resize * height // short)
         picture = picture if to == picture.size else picture.resize(to, way)
-        left, top = (picture.size[0] - self.size[1]) // 2, (picture.size[1] - self.size[0]) // 2
+        whole = round if self.rounded else math.floor
+        left, top = (whole((side - cut) / 2) for side, cut in zip(picture.size, self.size[::-1]))
         return np.array(picture.crop((left, top, left + self.size[1], top + self.size[0])))
 
     def __str__(self) -> str:
