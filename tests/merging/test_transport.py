@@ -251,8 +251,10 @@ def test_refusals():
             vocab_size=9, use_cache=False,
         )
     )  # fmt: skip
-    with pytest.raises(ValueError, match=r"but for widths\. Got 'layer 0: .*' of [ab] alone: heads that share keys"):
-        transport(llama(4), llama(2), torch.arange(8)[None])
+    for one, other in ((llama(4), llama(2)), (Heads(1, 4), Heads(2, 4))):  # heads share keys, or are no heads
+        inputs = x if isinstance(one, Heads) else torch.arange(8)[None]
+        with pytest.raises(ValueError, match=r"Got '.*' of [ab] alone: heads that .* Give b the numbers of heads and"):
+            transport(one, other, inputs)
     words = [nn.Sequential(nn.Embedding(n, 6), nn.ReLU(), nn.Linear(6, 2)) for n in (50, 60)]
     with pytest.raises(ValueError, match=r"Got 50 in a and 60 in b for '0.weight' \(vocabulary\).* Bring b to 50 "):
         transport(*words, torch.arange(8)[None])

@@ -241,7 +241,11 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
     names, others = ({space.name: space.size for space in sym.spaces} for sym in (ours, theirs))
     for name in sorted(names.keys() ^ others.keys()):
         sym, whose = (ours, "a") if name in names else (theirs, "b")
-        raise _unlike(f"{sym.titles[name]!r} of {whose} alone: heads that share keys, or other settings")
+        raise _unlike(
+            f"{sym.titles[name]!r} of {whose} alone: heads that share keys, a single head, or other settings. Give b "
+            "the numbers of heads and of key/value heads (num_attention_heads, num_key_value_heads in transformers) "
+            "that a has"
+        )
     sizes, free = {name: (size, others[name]) for name, size in names.items()}, single_spaces(ours)
     for space in ours.spaces:
         n, m = sizes[space.name]
