@@ -398,6 +398,13 @@ def test_shallow_features_say_which_gates_they_cannot_give():
         iw.gates.dlgn_sf(tokens, torch.randn(2, 1, 4, 4))
 
 
+@pytest.mark.parametrize("build", [iw.gates.dgn, iw.gates.dlgn])
+def test_outputs_that_hold_logits_among_others_are_refused_in_words(build):
+    model = Made(lambda m, x: {"logits": m.last(m.first(x).relu())}, first=nn.Linear(4, 6), last=nn.Linear(6, 3))
+    with pytest.raises(ValueError, match=r"must return one tensor .* Got dict\. Wrap it in a module that"):
+        build(model, torch.randn(2, 4))
+
+
 def test_networks_that_cannot_be_copied_are_refused_in_words():
     layer = nn.Linear(4, 3)
     layer.lock = threading.Lock()

@@ -162,6 +162,11 @@ class GatedNetwork(nn.Module):
             raise ValueError(
                 f"gating and value networks must have the same gates. Got {len(running.gates)} and {running.next}."
             )
+        if not isinstance(out, Tensor):
+            raise ValueError(
+                f"model must return one tensor (N, outputs). Got {type(out).__name__}. Wrap it in a module that "
+                "returns its logits."
+            )
         return out
 
     def extra_repr(self) -> str:
