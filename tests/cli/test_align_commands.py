@@ -253,6 +253,24 @@ def test_shards_are_aligned_tensor_by_tensor(run, gpts, tmp_path):
     assert ran.code == 2 and "--method must be weights for --sharded" in ran.error
 
 
+def test_shards_under_names_that_transformers_renames(run, tmp_path):
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    x = torch.randn(2, 3, 8, 8)
+    for name in "ab":
+        model = transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=8, patch_size=4)).eval()
+        model.save_pretrained(tmp_path / name, max_shard_size="2KB")
+    with torch.no_grad():
+        expected = model(x).last_hidden_state
+    run.done("align", "a", "b", "--sharded", "--out", "found")
+    moved = transformers.ViTModel.from_pretrained(tmp_path / "found/moved").eval()
+    with torch.no_grad():
+        assert not torch.equal(moved.layers[0].mlp.fc1.weight, model.layers[0].mlp.fc1.weight)
+        torch.testing.assert_close(moved(x).last_hidden_state, expected, rtol=1e-4, atol=1e-4)
+    assert json.loads(run("same", "b", "found/moved", "--sharded", "--json").out)["verdict"].startswith("the same")
+    assert "layers.0  " in run.done("lineage", "a", "b").out  # was compared
+
+
 def test_texts_with_classes(run, tmp_path):
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}

@@ -65,11 +65,11 @@ class Lineage(Finding, ExampleOptions):
 
 def _pair(asked: Lineage) -> iw.Lineage:
     paths = asked.paths
-    states = [_opened(path) for path in paths]
     spec = asked.model or inputs.model_named_by(paths[0])
+    states = [_opened(path, spec) for path in paths]
     sym = inputs.symmetry_of(spec, asked)
     a, b = (_named(state, sym, path, spec, other=k > 0) for k, (state, path) in enumerate(zip(states, paths)))
-    others = [_named(_opened(path), sym, path, spec) for path in asked.independent or []]
+    others = [_named(_opened(path, spec), sym, path, spec) for path in asked.independent or []]
     found = iw.provenance.lineage_of_states(sym, a, b, others, asked.level)
     files = [*paths, *(asked.independent or [])]
     if found.verdict == iw.provenance.DERIVED or not all(_fits(sym, state) for state in (a, b, *others)):
@@ -104,7 +104,7 @@ def _families(asked: Lineage) -> iw.provenance.Tree:
         try:
             specs[path.name] = spec = asked.model or inputs.model_named_by(path)
             known[spec] = known.get(spec) or inputs.symmetry_of(spec, asked)
-            states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
+            states[path.name] = known[spec], _named(_opened(path, spec), known[spec], path, spec)
         except (IntertwineError, ValueError) as error:
             refused[path] = error
     if len(states) < 2:
@@ -132,13 +132,16 @@ def _is_result(path: Path) -> bool:
     return False
 
 
-def _opened(path: Path) -> Mapping[str, torch.Tensor]:
+def _opened(path: Path, spec: str) -> Mapping[str, torch.Tensor]:
     """A checkpoint read tensor by tensor, or a torch file loaded into memory."""
     from ..._io import read_tensors
 
     if inputs.is_adapter(path):
         return inputs.load_pretrained(path).state_dict()
     sharded = path.is_dir() or path.name.endswith((".safetensors", ".index.json"))
+    if sharded:
+        with suppress(CheckpointError):  # tensors that loading converts
+            return inputs.stored_state(path, spec)
     return iw.symmetry.StoredState(path) if sharded else read_tensors(path)
 
 

@@ -29,5 +29,6 @@ from .networks import (
     read_checkpoint,
     statistics_of,
     stored,
+    stored_state,
     symmetry_of,
 )

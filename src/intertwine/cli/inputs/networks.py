@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from ..._io import read_tensors
-from ..._io.lazy import GGUF, StoredState
+from ..._io.lazy import GGUF, LazyState, StoredState
 from ..._nested import map_tensors, tensors_in
 from ..._random import seeded
 from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, not_finite, unnamed
 from ...errors import CheckpointError, DataError
 from ...lab import networks
-from ...lab.networks.hugging_face import load_pretrained
+from ...lab.networks.hugging_face import load_pretrained, stored_names
 from ...lab.training import build_with, check_card, choose_device, load_weights, plain_names, read_card
 from ...symmetry import Symmetry, symmetries
 from .._command import one_thread
@@ -227,10 +227,21 @@ def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn
     return network, symmetries(network, in_kind_of(network, example_input(spec, asked, meta)))
 
 
-def stored(asked: ExampleOptions) -> tuple[StoredState, StoredState, Symmetry]:
+def stored(asked: ExampleOptions) -> tuple[LazyState, LazyState, Symmetry]:
     """Checkpoints A and B, read tensor by tensor on demand, and the symmetry of the model that one of them names."""
     a, b = asked.reads
-    return StoredState(a), StoredState(b), symmetry_of(asked.model or model_named_by(a, b), asked)
+    spec = asked.model or model_named_by(a, b)
+    return stored_state(a, spec), stored_state(b, spec), symmetry_of(spec, asked)
+
+
+def stored_state(path: Path, spec: str) -> LazyState:
+    """A checkpoint read tensor by tensor on demand, under the names of the model."""
+    state = StoredState(path)
+    if not spec.startswith(HF):
+        return state
+    with torch.device("meta"):
+        names = stored_names(build_model(spec), state)
+    return state if all(new == old for new, old in names.items()) else LazyState.renamed(state, names)
 
 
 @dataclass(frozen=True)

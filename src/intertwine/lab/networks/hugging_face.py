@@ -109,6 +109,34 @@ def fresh_model(directory: Path) -> nn.Module:
         return build()
 
 
+def stored_names(model: nn.Module, stored: Collection[str]) -> dict[str, str]:
+    """The name under which a directory holds each tensor, by the name in the model.
+
+    ``save_pretrained`` writes older names for some architectures, such as ViT, and loading renames them.
+
+    Raises:
+        CheckpointError: If loading also changes tensors, for example stacks those of experts.
+    """
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightRenaming, rename_source_key
+    except ImportError:  # transformers 4 renames nothing
+        return {name: name for name in stored}
+    ways: list[Any] = get_model_conversion_mapping(model)  # type: ignore[arg-type]
+    renames = [way for way in ways if isinstance(way, WeightRenaming)]
+    others = [way for way in ways if not isinstance(way, WeightRenaming)]
+    found, own, prefix = dict[str, str](), model.state_dict(), getattr(model, "base_model_prefix", None)
+    for name in stored:
+        new, changed = rename_source_key(name, renames, others, prefix, own)
+        if changed is not None:
+            raise CheckpointError(
+                f"tensors must be the model's own to be read one by one. Got {name!r}, which transformers converts "
+                "as it loads. Leave out --sharded."
+            )
+        found[new] = name
+    return found
+
+
 def read_config(directory: Path) -> dict[str, Any]:
     """The settings in ``config.json``, as data."""
     if is_adapter(directory):
