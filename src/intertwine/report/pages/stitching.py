@@ -1,10 +1,11 @@
 """The page of stitched networks: penalties over layers and families, and the learned maps."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import log, log10, nan
 from statistics import fmean
 from typing import Any
 
+from ..._nested import by_key
 from ..._words import counted
 from ...stitching import Stitching, StitchingStudy
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs, noted
@@ -69,12 +70,9 @@ def _shown_methods(study: StitchingStudy) -> list[str]:
     return [m for m in _METHODS if m in study.methods]
 
 
-def _penalties(study: StitchingStudy, method: str, inside: Collection[bool] = (False, True)) -> dict[str, float]:
-    """Mean penalty of each family, inside residual blocks or not."""
-    found: dict[str, list[float]] = {}
-    for s in study.select(method=method).stitchings:
-        if s.inside_block in inside:
-            found.setdefault(s.family, []).append(s.penalty)
+def _penalties(study: StitchingStudy, method: str) -> dict[str, float]:
+    """Mean penalty of each family."""
+    found = by_key((s.family, s.penalty) for s in study.select(method=method).stitchings)
     return {family: fmean(found[family]) for family in study.families if family in found}
 
 
@@ -83,16 +81,15 @@ def _families(study: StitchingStudy) -> Table:
     if any(s.inside_block for s in study.stitchings):
         parts = {"Mean penalty outside blocks": (False,), "inside blocks *": (True,)}
     methods = _shown_methods(study)
-    means = {(method, part): _penalties(study, method, inside) for method in methods for part, inside in parts.items()}
     rows = []
     for family in study.families:
         for method in methods:
             found = study.select(family=family, method=method).stitchings
             if found:
-                kept = [means[method, part].get(family) for part in parts]
+                kept = [[s.penalty for s in found if s.inside_block in inside] for inside in parts.values()]
                 counts = [round(s.log_count(2**-10, 1.0) / log(10)) for s in found]
                 said = _METHODS[method] if len(methods) > 1 else None
-                percent = [None if mean is None else 100 * mean for mean in kept]
+                percent = [100 * fmean(some) if some else None for some in kept]
                 rows.append([family, said, *percent, _range([s.dim for s in found]), _range(counts)])
     caption = (
         "Penalties in points of accuracy: the mean of A's and B's, less that of the stitched network (eq. 4.3). "
@@ -136,21 +133,14 @@ def _by_method(study: StitchingStudy) -> Block:
     return Tabs(figures, "How maps were found") if len(figures) > 1 else next(iter(figures.values()))[0]
 
 
-def _by_layer(study: StitchingStudy, method: str, value: str) -> dict[str, dict[str, float]]:
-    """A column of the study's table by family and layer."""
-    found: dict[str, dict[str, float]] = {family: {} for family in study.families}
-    for row in study.select(method=method).table().itertuples():
-        found[row.family][row.layer] = getattr(row, value)
-    return found
-
-
 def _curves(study: StitchingStudy, method: str) -> Figure:
     """Penalty over layers, one curve for each family, with error bars."""
-    parts = [_by_layer(study, method, value) for value in ("penalty", "low", "high")]
+    known = {(row.family, row.layer): row for row in study.select(method=method).table().itertuples()}
     series = []
     for family in study.families:
-        mean, low, high = ([100 * part[family].get(n, nan) for n in study.layers] for part in parts)
-        series.append(Series(family, mean, low, high))
+        rows = [known.get((family, layer)) for layer in study.layers]  # None leaves a gap
+        ends = ([100 * getattr(row, value, nan) for row in rows] for value in ("penalty", "low", "high"))
+        series.append(Series(family, *ends))
     title = f"Stitching penalty, {_METHODS[method]}"
     return lines(study.layers, series, title=title, y_title="penalty, points of accuracy", limits=None, bars=True)
 
