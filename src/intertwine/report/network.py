@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from .._nested import by_key
 from .._words import beginning, counted
 from ..programs import Vertex
 from ..symmetry.coupling import Joined
@@ -34,9 +35,7 @@ def network(graph: Sequence[Vertex], flows: Mapping[str, Flow], title: str, capt
     blocks = _blocks([_signature(k, vertex, flows) for k, vertex in enumerate(graph)], graph)
     slot, copy, frame = _slots(len(graph), blocks)
     joined = _joined_flows(graph, slot, flows)
-    members: dict[int, list[int]] = {}
-    for k, s in enumerate(slot):
-        members.setdefault(s, []).append(k)
+    members = by_key((s, k) for k, s in enumerate(slot))
     edges: dict[tuple[int, int], list[str]] = {}
     for k, vertex in enumerate(graph):
         for wire in vertex.inputs:
@@ -46,9 +45,7 @@ def network(graph: Sequence[Vertex], flows: Mapping[str, Flow], title: str, capt
             found = edges.setdefault((slot[a], slot[b]), [])
             found += [flow for flow in map(joined.__getitem__, wire.spaces) if flow not in found]
     number = {s: i for i, s in enumerate(members)}
-    alike: dict[str, list[str]] = {}
-    for name, first in joined.items():
-        alike.setdefault(first, []).append(name)
+    alike = by_key((first, name) for name, first in joined.items())
     used = Counter(flow for found in edges.values() for flow in found)
     colours = {flow: i for i, (flow, _) in enumerate(used.most_common())}
     shown = []

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ..._nested import by_key
 from ..._words import counted
 from ...dissection import ArmResult, Count, Dissection
 from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall, noted
@@ -49,10 +50,7 @@ def _detectors(dissection: Dissection) -> list[Block]:
 def _walls(dissection: Dissection) -> list[Block]:
     tabs = {}
     for result in dissection.arms:
-        shots: dict[int, list[Any]] = {}
-        for picture in dissection.pictures:
-            if picture.arm == result.arm.name:
-                shots.setdefault(picture.unit, []).append(picture)
+        shots = by_key((picture.unit, picture) for picture in dissection.pictures if picture.arm == result.arm.name)
         if shots:
             power = result.arm.alpha
             title = "Its own basis" if power == 0 else f"Rotated, power {power:g}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..._nested import by_key
 from ..._words import counted, sentence
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table
 from ..figures import Series, heatmap, lines
@@ -55,8 +56,7 @@ def panels(r: Reproduction) -> list[Panel]:
     the title of a separate panel.
     """
     found: dict[tuple[tuple[str, ...], str], dict[str, list[Row]]] = {}
-    for group in dict.fromkeys(row.group for row in r.rows):
-        rows = [row for row in r.rows if row.group == group]
+    for group, rows in by_key((row.group, row) for row in r.rows).items():
         name, *title = _TITLED.split(group, maxsplit=1)
         found.setdefault((tuple(row.what for row in rows), "".join(title)), {})[name] = rows
     return [Panel(title, points, groups) for (points, title), groups in found.items()]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 from math import exp, log
 
+from ..._nested import by_key
 from ..._words import counted, sentence
 from ...exchange import Entry, Mappings
 from ...programs import Vertex, Wire
@@ -96,16 +97,10 @@ def _table(found: Mappings) -> Table:
 
 def _drawn_of_mappings(found: Mappings) -> Network:
     graph = found.graph or _pairs(found)
-    at: dict[str, list[int]] = {}
-    for k, vertex in enumerate(graph):
-        at.setdefault(vertex.module, []).append(k)
-    readers: dict[int, list[int]] = {}
-    carried: dict[str, list[tuple[int, int]]] = {}
-    for k, vertex in enumerate(graph):
-        for wire in vertex.inputs:
-            readers.setdefault(wire.source, []).append(k)
-            for space in wire.spaces:
-                carried.setdefault(space, []).append((wire.source, k))
+    at = by_key((vertex.module, k) for k, vertex in enumerate(graph))
+    wires = [(wire, k) for k, vertex in enumerate(graph) for wire in vertex.inputs]
+    readers = by_key((wire.source, k) for wire, k in wires)
+    carried = by_key((space, (wire.source, k)) for wire, k in wires for space in wire.spaces)
     runs: dict[tuple[int, int], list[str]] = {}
     for k, entry in enumerate(found.entries):
         for place in entry.places:
