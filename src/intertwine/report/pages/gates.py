@@ -76,7 +76,7 @@ _SHARED = (
 
 
 def _features(study: GateStudy) -> list[Block]:
-    if study.features is None or not is_image(tuple(study.example.shape)):
+    if study.features is None or not _is_image(study.example):
         return []
     whose = study.settings.get("feature network", "a linear gating network")
     text = (
@@ -185,7 +185,7 @@ def _one_input(study: GateStudy) -> list[Block]:
         "the sum of what every entry of the input adds, plus what biases add "
         f"({float(active.offsets[output]):+.3f}, of {float(active.outputs[output]):.3f})."
     )
-    if not is_image(tuple(study.example.shape)):
+    if not _is_image(study.example):
         return [Paragraph(text)]
     added = active.contributions(output, study.example)
     shots = [
@@ -232,14 +232,9 @@ def _provenance(study: GateStudy) -> list[Block]:
     return [*provenance(study.settings, {}, shown), Details("Units that tell classes apart", tables)]
 
 
-def is_image(shape: tuple[int, ...]) -> bool:
-    """Whether inputs of a shape ``(C, H, W)`` can be drawn.
-
-    Examples:
-        >>> is_image((1, 8, 8)), is_image((64,))
-        (True, False)
-    """
-    return len(shape) == 3 and shape[0] in (1, 3)
+def _is_image(x: Tensor) -> bool:
+    """Whether an input can be drawn, as one of shape ``(1 or 3, H, W)`` can."""
+    return x.ndim == 3 and x.shape[0] in (1, 3)
 
 
 def input_picture(x: Tensor) -> str:
@@ -262,7 +257,6 @@ def signed_picture(weights: Tensor) -> str:
 
 
 def _jpeg(pixels: Tensor) -> str:
-    import torch
     from PIL import Image
 
     scale = max(1, _WIDTH // max(pixels.shape[1:]))
