@@ -209,8 +209,7 @@ def _other(study: GateStudy) -> list[Block]:
     blocks: list[Block] = [Heading(f"Beside {other['name']}"), Paragraph(text)]
     if other.get("spaces"):
         columns = ["space", "layers", "agreement", "before", "untrained", "ambiguous"]
-        columns = [c for c in columns if c in other["spaces"][0]]
-        rows = [[s[c] if c != "layers" else ", ".join(s[c]) for c in columns] for s in other["spaces"]]
+        rows = [[", ".join(s[c]) if c == "layers" else s.get(c) for c in columns] for s in other["spaces"]]
         caption = (
             "Units paired by when they are on: the share of gates that agree, after and before the pairing, and that "
             "of untrained networks after a pairing of theirs."
