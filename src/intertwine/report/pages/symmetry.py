@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from math import exp, log
 
 from ..._nested import by_key
 from ..._words import counted, sentence
 from ...exchange import Entry, Mappings
-from ...programs import Vertex, Wire
+from ...programs import Vertex
 from ...symmetry import Symmetry
 from ..blocks import Block, Details, Facts, Heading, Listing, Network, Paragraph, Table, noted
 from ..network import Flow, network
@@ -77,7 +76,7 @@ def mappings_page(found: Mappings) -> Page:
     """Lay out the page of mappings."""
     blocks: list[Block] = [
         Paragraph(sentence(found.summary().partition("\n")[0].partition(": ")[2]), "verdict"),
-        *([_drawn_of_mappings(found)] if found.entries else []),
+        *([_drawn_of_mappings(found)] if found.entries and found.graph else []),
         *noted(found.notes),
         Heading("Entries, and what is not listed"),
         _table(found),
@@ -96,7 +95,7 @@ def _table(found: Mappings) -> Table:
 
 
 def _drawn_of_mappings(found: Mappings) -> Network:
-    graph = found.graph or _pairs(found)
+    graph = found.graph
     at = by_key((vertex.module, k) for k, vertex in enumerate(graph))
     wires = [(wire, k) for k, vertex in enumerate(graph) for wire in vertex.inputs]
     readers = by_key((wire.source, k) for wire, k in wires)
@@ -152,14 +151,6 @@ def _between(
                 if wire.source not in backward and not (wire.source in writes and graph[wire.source].mixes):
                     backward.add(wire.source)
                     queue.append(wire.source)
-
-
-def _pairs(found: Mappings) -> tuple[Vertex, ...]:
-    """A graph of the named modules only, for use if nothing is known of what lies between."""
-    pairs = [pair for e in found.entries for p in e.places for pair in product(p.writes, p.reads)]
-    number = {name: k for k, name in enumerate(dict.fromkeys(name for pair in pairs for name in pair))}
-    wires = {name: tuple(Wire(number[w]) for w in dict.fromkeys(w for w, r in pairs if r == name)) for name in number}
-    return tuple(Vertex(name, "", (name,), wires[name]) for name in number)
 
 
 def _error(entry: Entry) -> str:
