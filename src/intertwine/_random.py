@@ -78,7 +78,10 @@ class Stream:
         with _turn:
             outside = self._states()
             if self._inside is None:
-                self._begin()
+                seed, device = self._begun
+                begin(seed, device)
+                random.seed(seed)
+                np.random.seed(seed % 2**32)  # noqa: NPY002 - what people still draw from
             else:
                 self._restore(self._inside)
             try:
@@ -86,12 +89,6 @@ class Stream:
             finally:
                 self._inside = self._states()
                 self._restore(outside)
-
-    def _begin(self) -> None:
-        seed, device = self._begun
-        begin(seed, device)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002 - what people still draw from
 
     def _states(self) -> tuple[Any, ...]:
         of_device: Tensor | None = None

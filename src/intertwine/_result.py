@@ -62,16 +62,12 @@ class Result(ABC):
         line = self.summary().partition("\n")[0]
         return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
-    @property
-    def _titled(self) -> str:
-        name = type(self).__name__
-        return self.headline if self.headline.startswith(name) else f"{name}: {self.headline}"
-
     def __str__(self) -> str:
         return self.summary()
 
     def __repr__(self) -> str:
-        return f"<{self._titled}>"
+        name, line = type(self).__name__, self.headline
+        return f"<{line}>" if line.startswith(name) else f"<{name}: {line}>"
 
     def _repr_html_(self) -> str:
         """The finding, a small picture and a small table, for notebooks."""
