@@ -78,8 +78,6 @@ class Command(TyperCommand):
         given = ctx.find_root().params
         try:
             with session(given.get("threads"), bool(given.get("overwrite")), given.get("quiet"), given.get("verbose")):
-                if given.get("threads") is not None:
-                    use_threads(given["threads"])
                 return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):  # the reader of our output may have closed it, as `| head`
             raise
@@ -156,6 +154,8 @@ def session(
         warnings.showwarning = _noting(quiet)
         token = _running.set(Running(stack, threads, overwrite))
         try:
+            if threads is not None:
+                use_threads(threads)
             yield
             if verbose:
                 import resource

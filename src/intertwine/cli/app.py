@@ -48,13 +48,11 @@ class Commands(TyperGroup):
             self.commands[cmd_name] = made
         return self.commands.get(cmd_name)
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, *args: Any, **extra: Any) -> Any:
         """Run; bad usage ends as one line on standard error, as every other error does."""
         run: Any = super().main
-        if not standalone_mode:
-            return run(*args, standalone_mode=False, **extra)
         try:
-            code = run(*args, standalone_mode=False, **extra)
+            code = run(*args, **{**extra, "standalone_mode": False})
         except _UsageError as wrong:
             # click 8.4 adds to an unknown command the suggestion that typer has put into its message
             text = wrong.message if hasattr(wrong, "command_name") else wrong.format_message()
