@@ -124,7 +124,6 @@ def _data(spec: str) -> None:
 
 
 def _each(check_one: Callable[[Any], object]) -> Callable[[Sequence[Any]], object]:
-    """The check of several values, one by one."""
     return lambda values: [check_one(value) for value in values]
 
 

@@ -126,7 +126,6 @@ class Stitch(Study, DeviceOptions, DataOptions):
         return self.out / f"training-{hashlib.blake2b(self.line.encode(), digest_size=6).hexdigest()}.pt"
 
     def _recipe(self) -> iw.stitching.Recipe:
-        """The training recipe, with the changes that were asked for."""
         keep: Any = self.keep
         chosen = replace(iw.stitching.RECIPES[self.recipe], keep=keep)
         if self.epochs is not None:

@@ -16,7 +16,6 @@ from .models import (
 )
 from .networks import (
     Group,
-    Use,
     check_finite,
     check_run,
     check_takes,

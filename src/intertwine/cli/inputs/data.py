@@ -123,7 +123,6 @@ def settings_of(model: nn.Module) -> Preprocessing | None:
 
 
 def _of_factory(spec: str | None) -> Preprocessing | None:
-    """Image settings that the model of a factory carries."""
     if spec is None or spec.startswith(HF) or is_builtin(spec):
         return None
     with torch.device("meta"):
@@ -289,7 +288,6 @@ def _kind(model: nn.Module) -> torch.dtype:
 
 
 def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:
-    """Random tokens or real numbers of a shape."""
     sizes = read("shape", "--input-shape", shape)
     if meta:
         return torch.empty(sizes, device="meta", dtype=torch.int64 if tokens else None)

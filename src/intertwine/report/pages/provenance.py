@@ -56,7 +56,6 @@ def _strips(found: Diff) -> list[Block]:
 
 
 def _units(found: Diff) -> list[Block]:
-    """The units that changed most."""
     if not found.units:
         return []
     rows = [[u.space, ", ".join(map(str, u.unit)), u.relative] for u in found.units]

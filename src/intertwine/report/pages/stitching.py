@@ -71,7 +71,6 @@ def _shown_methods(study: StitchingStudy) -> list[str]:
 
 
 def _penalties(study: StitchingStudy, method: str) -> dict[str, float]:
-    """Mean penalty of each family."""
     found = by_key((s.family, s.penalty) for s in study.select(method=method).stitchings)
     return {family: fmean(found[family]) for family in study.families if family in found}
 
