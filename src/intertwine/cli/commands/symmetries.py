@@ -28,7 +28,7 @@ class Symmetries(Finding, NetworkOptions):
     explain: str | None = option("Explain why each axis of this parameter moves or stays.", metavar="NAME")
 
     def find(self) -> iw.Symmetry:
-        return inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)[1]
+        return inputs.model_and_symmetry(inputs.model_of(self), self, self.meta)[1]
 
     def plain(self, found: iw.Symmetry) -> Any:
         if self.explain is not None:
@@ -68,7 +68,7 @@ class Mappings(Finding, NetworkOptions):
     out: Path | None = option("Write for the tool (.yaml, .py, .json), or the page (.html).", metavar="FILE")
 
     def find(self) -> iw.exchange.Mappings:
-        _network, sym = inputs.model_and_symmetry(inputs.model_of(self.network, self.model), self, self.meta)
+        _network, sym = inputs.model_and_symmetry(inputs.model_of(self), self, self.meta)
         found: iw.exchange.Mappings = sym.mappings(self.format)  # type: ignore[assignment]
         return found
 

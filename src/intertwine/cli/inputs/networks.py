@@ -22,7 +22,7 @@ from ...lab.networks.hugging_face import load_pretrained, stored_names
 from ...lab.training import build_with, check_card, choose_device, load_weights, plain_names, read_card
 from ...symmetry import Symmetry, symmetries
 from .._command import one_thread
-from .._options import DataOptions, ExampleOptions
+from .._options import DataOptions, ExampleOptions, NetworkOptions
 from .._outputs import tell
 from .data import batches, data_facts, directory_of, example_input, image_statistics, in_kind_of, read_data, settings_of
 from .models import GATED, Checkpoint, Opened, Statistics, build_model, gated_version, is_builtin
@@ -183,11 +183,11 @@ def model_named_by(path: Path, *others: Path) -> str:
     return card.architecture
 
 
-def model_of(network: str | None, model: str | None) -> str:
-    """The model of ``--model``, or else the one that an argument names, directly or as a checkpoint."""
-    path = Path((network or "").removeprefix(HF))
-    spec = network if network is None or not path.exists() else model_named_by(path)
-    return model or spec or ""
+def model_of(asked: NetworkOptions) -> str:
+    """The model of ``--model``, or else the one that the argument names, directly or as a checkpoint."""
+    named = asked.network or ""
+    path = Path(named.removeprefix(HF))
+    return asked.model or (model_named_by(path) if path.exists() else named)
 
 
 def _fitted(spec: str, checkpoint: Checkpoint, data: DataSplits) -> nn.Module:

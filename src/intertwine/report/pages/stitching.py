@@ -54,7 +54,8 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
 def headline(study: StitchingStudy) -> str:
     """The main conclusion in one sentence."""
     shown = _shown_methods(study)[0]
-    points = {family: f"{100 * mean:.2f} points" for family, mean in _penalties(study, shown).items()}
+    found = by_key((s.family, s.penalty) for s in study.select(method=shown).stitchings)
+    points = {family: f"{100 * fmean(found[family]):.2f} points" for family in study.families if family in found}
     (first, lost), *others = points.items()
     best = min(points, key=lambda family: float(points[family].split()[0]))
     where = f"over {len(study.layers)} layers" if len(study.layers) > 1 else f"at {study.layers[0]}"
@@ -68,11 +69,6 @@ def headline(study: StitchingStudy) -> str:
 
 def _shown_methods(study: StitchingStudy) -> list[str]:
     return [m for m in _METHODS if m in study.methods]
-
-
-def _penalties(study: StitchingStudy, method: str) -> dict[str, float]:
-    found = by_key((s.family, s.penalty) for s in study.select(method=method).stitchings)
-    return {family: fmean(found[family]) for family in study.families if family in found}
 
 
 def _families(study: StitchingStudy) -> Table:
