@@ -134,8 +134,8 @@ def _curves(study: StitchingStudy, method: str) -> Figure:
     series = []
     for family in study.families:
         rows = [known.get((family, layer)) for layer in study.layers]  # None leaves a gap
-        ends = ([100 * getattr(row, value, nan) for row in rows] for value in ("penalty", "low", "high"))
-        series.append(Series(family, *ends))
+        mean, low, high = ([100 * getattr(row, part, nan) for row in rows] for part in ("penalty", "low", "high"))
+        series.append(Series(family, mean, low, high))
     title = f"Stitching penalty, {_METHODS[method]}"
     return lines(study.layers, series, title=title, y_title="penalty, points of accuracy", limits=None, bars=True)
 
