@@ -1,6 +1,6 @@
 """Words for messages and summaries that several rooms need, and arguments as text, such as ``width=512,bn=false``."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 from numbers import Integral
@@ -102,6 +102,16 @@ def near(name: object, known: Iterable[str]) -> str:
     close = get_close_matches(word, known, n=10)
     found = max(close, key=lambda k: (SequenceMatcher(None, k, word).ratio(), len(beginning(k, word))), default=None)
     return "" if found is None else f" Did you mean {found!r}?"
+
+
+def check_known(what: str, given: str, known: Collection[str]) -> None:
+    """Refuse a name that is not known.
+
+    Raises:
+        ValueError: If it is not; the message lists the names and suggests one.
+    """
+    if given not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}. Got {given!r}.{near(given, known)}")
 
 
 def beginning(*several: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._memory import parse_memory
 from .._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, existing, hub
-from .._words import KINDS, named_values, near, read
+from .._words import KINDS, check_known, named_values, near, read
 from ..errors import DataError
 from ._catalogue import catalogue
 
@@ -33,12 +33,6 @@ def words(values: Sequence[str] | None, option: str) -> list[str]:
     if values and not found:
         raise ValueError(f"{option} must hold names joined by commas. Got {','.join(values)!r}, without any.")
     return found
-
-
-def check_known(option: str, given: str, known: Sequence[str]) -> None:
-    """Refuse a name that is not known."""
-    if given not in known:
-        raise ValueError(f"{option} must be one of {', '.join(known)}. Got {given!r}.{near(given, known)}")
 
 
 def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:

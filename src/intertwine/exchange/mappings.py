@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .._evaluation import in_usual_mode
-from .._words import near
+from .._words import check_known
 from ..symmetry import Symmetry
 from .exported_model import Proving, Subject, subject_of
 from .permutations import graph, groups, specification
@@ -48,10 +48,8 @@ def mappings(
         >>> found = iw.symmetries(net, torch.randn(5, 4)).mappings("llm-compressor")
         >>> [str(entry) for entry in found.entries], found.proved
         (['0 -> 1'], True)
-    """
-    if format not in FORMATS:
-        close = near(format, FORMATS)
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.{close}")
+    """  # noqa: DOC502 - raised by checks
+    check_known("format", format, FORMATS)
     with torch.device("cpu"):  # the caller may still be in a meta-device context
         subject = subject_of(sym, model, example_inputs)
         found = FORMATS[format](subject, Proving(subject))

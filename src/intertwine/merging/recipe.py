@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._io import write_text
 from .._untrusted.files import regular_file
-from .._words import near, read
+from .._words import check_known, read
 from ..errors import MissingExtraError
 from ..features.spectral_norms import follow_
 from ..matching.coordinates.networks import check_matching
@@ -151,10 +151,7 @@ class Recipe:
     out_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(
-                f"merge_method must be one of {', '.join(METHODS)}. Got {self.method!r}.{near(self.method, METHODS)}"
-            )
+        check_known("merge_method", self.method, METHODS)
         if self.method != "linear" and self.base is None:
             raise ValueError(f"base_model must be given for {self.method}. Got none.")
         if self.method == "slerp" and (len(self.places) != 2 or "t" not in self.settings):

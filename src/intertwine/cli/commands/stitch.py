@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._words import read
-from .._checks import check_known, words
+from ..._words import check_known, read
+from .._checks import words
 from .._options import DataOptions, DeviceOptions, advanced, option
 from . import Study, inputs, iw, torch
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._untrusted.construction import limited_construction
-from ..._words import KINDS, named_values, near, read, written
+from ..._words import KINDS, check_known, named_values, near, read, written
 
 if TYPE_CHECKING:
     from ...gates import GatedNetwork
@@ -89,8 +89,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
         ('myrtle_cnn', {'width': 512, 'bn': False})
     """
     name, _, text = spec.partition(":")
-    if name not in NETWORKS:
-        raise ValueError(f"network must be one of {', '.join(NETWORKS)}. Got {name!r}.{near(name, NETWORKS)}")
+    check_known("network", name, NETWORKS)
     network = NETWORKS[name]
     hints = typing.get_type_hints(network.factory)
     parsed: dict[str, Any] = {}
@@ -196,8 +195,7 @@ def gated(
         raise ValueError(f"regime must be standalone for a {kind}, both of whose halves are trained. Got {regime!r}.")
     name, _, own = base.partition("/")
     known = [known for known in NETWORKS if known not in ("dgn", "dlgn", "dlgn_sf")]
-    if name not in known:
-        raise ValueError(f"base must be one of {', '.join(known)}. Got {name!r}.{near(name, known)}")
+    check_known("base", name, known)
     arguments = [*filter(None, own.split("/")), *([] if width is None else [f"width={width}"])]
     spec = fit_to(":".join(filter(None, [name, ",".join(arguments)])), (channels, size, size), classes)
     model = build(spec)

@@ -12,7 +12,7 @@ from ..._evaluation import copied
 from ..._io import check_writable, read_tensors
 from ..._random import mixed, seeded
 from ..._threads import threads
-from ..._words import counted, first_line, near
+from ..._words import check_known, counted, first_line
 from ...errors import CheckpointError
 from ..data import DataSplits, load
 from ..networks import build, fit_to
@@ -234,8 +234,7 @@ def _prepared(
     chosen, splits = choose_device(device), load(data) if isinstance(data, str) else data
     splits.need_labels("to train on", classes=2)
     if isinstance(recipe, str):
-        if recipe not in RECIPES:
-            raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.{near(recipe, RECIPES)}")
+        check_known("recipe", recipe, RECIPES)
         recipe = RECIPES[recipe]
     recipe = recipe or recipe_for(splits.shape)
     if len(splits.shape) != 3 and (recipe.translate or recipe.flip or recipe.cutmix or recipe.crop):
