@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +83,8 @@ class Gates(Study, DeviceOptions, DataOptions):
         splits.need_labels("to study gates by class", classes=2)
         studied = splits.loader(self.split, examples=self.examples).split  # type: ignore[arg-type]
         check_labels(studied.inputs, studied.labels, splits.classes)
-        training = _Training(self, splits.first(self.train_examples), where)
-        networks = [inputs.open_network(side, self.model, splits, self) for side in sides] or [training.fresh()]
+        data = splits.first(self.train_examples)
+        networks = [inputs.open_network(side, self.model, splits, self) for side in sides] or [self._fresh(data, where)]
         base, versions = networks[0], _buildable(networks, self.gated)
         loader, notes = inputs.batches(splits, self.split, self.examples, 250, networks)
         for network in networks:
@@ -97,7 +97,7 @@ class Gates(Study, DeviceOptions, DataOptions):
         built = {name: inputs.gated_version(name, base.model, x[:1], self.seed) for name in versions}
         for name, version in built.items():  # refused before any other is trained or written
             _check_version(name, version, x[:1])
-        trained = [training.version(name, network, base) for name, network in built.items()]
+        trained = [self._version(name, network, base, data, where) for name, network in built.items()]
         batches = iw.lab.data.Batches(splits.test.to(where), splits.mean, splits.std)
         own = {
             "network": base.name, "gates": "its own", "value network is given": "x",
@@ -115,8 +115,8 @@ class Gates(Study, DeviceOptions, DataOptions):
             "other": _beside(base, networks[1], x, study) if len(networks) > 1 else None,
         }  # fmt: skip
         settings = {key: value for key, value in settings.items() if value is not None}
-        if len(training.data.train) < len(splits.train) and built and self.epochs:
-            said.append(_FEWER.format(examples=len(training.data.train), epochs=self.epochs))
+        if len(data.train) < len(splits.train) and built and self.epochs:
+            said.append(_FEWER.format(examples=len(data.train), epochs=self.epochs))
         notes = [*notes, *said, *study.notes]
         return replace(study, model=base.name, features=features, settings=settings, notes=tuple(notes))
 
@@ -132,62 +132,52 @@ class Gates(Study, DeviceOptions, DataOptions):
         rows = {"headline": found.verdict, "layers": found.to_frame().to_dict("records")}
         return {**rows, **settings, "alignments": found.alignments, "notes": found.notes}
 
-
-@dataclass(frozen=True)
-class _Training:
-    """The training done here: of a network if no checkpoint was given, and of gated versions."""
-
-    asked: Gates
-    data: DataSplits
-    device: torch.device
-
-    @property
-    def recipe(self) -> Recipe:
+    def _recipe(self, data: DataSplits, where: torch.device) -> Recipe:
         """Settings chosen by the size of the inputs, with the epochs that were asked for."""
         training = iw.lab.training
-        precision = training.fast_precision(self.device) if self.data.shape[-1] >= _LARGE else "float32"
-        return training.recipe_for(self.data.shape).but(epochs=max(1, self.asked.epochs), precision=precision)
+        precision = training.fast_precision(where) if data.shape[-1] >= _LARGE else "float32"
+        return training.recipe_for(data.shape).but(epochs=max(1, self.epochs), precision=precision)
 
-    def fresh(self) -> inputs.Opened:
+    def _fresh(self, data: DataSplits, where: torch.device) -> inputs.Opened:
         """A newly trained network of the model that was named."""
         from ...lab.networks import fit_to
 
-        spec, splits = self.asked.model or _FRESH, self.data
+        spec = self.model or _FRESH
         known = inputs.is_builtin(spec)
-        trial = inputs.build_model(fit_to(spec, splits.shape, len(splits.classes)) if known else spec)
+        trial = inputs.build_model(fit_to(spec, data.shape, len(data.classes)) if known else spec)
         # refuses what has no gates
-        iw.gates.gate_patterns(trial.eval(), splits.loader("test", 1).batch(slice(0, 1))[0])
-        tell(f"No checkpoint was given: training {spec} on {len(splits.train):,} examples of {splits.name}.")
-        network = spec if known else seeded(spec, self.asked.seed)
-        path = self.asked.out / "network.safetensors"
+        iw.gates.gate_patterns(trial.eval(), data.loader("test", 1).batch(slice(0, 1))[0])
+        tell(f"No checkpoint was given: training {spec} on {len(data.train):,} examples of {data.name}.")
+        network = spec if known else seeded(spec, self.seed)
+        path = self.out / "network.safetensors"
         iw.lab.training.train(
-            network, splits, self.recipe, seed=self.asked.seed, name=None if known else spec, out=path, resume="same",
-            device=self.device,
+            network, data, self._recipe(data, where), seed=self.seed, name=None if known else spec, out=path,
+            resume="same", device=where,
         )  # fmt: skip
-        opened = inputs.open_network(inputs.read_checkpoint(path), self.asked.model, splits, self.asked)
-        return replace(opened, name=spec)
+        return replace(inputs.open_network(inputs.read_checkpoint(path), self.model, data, self), name=spec)
 
-    def version(self, name: str, network: iw.gates.GatedNetwork, base: inputs.Opened) -> dict[str, Any]:
+    def _version(
+        self, name: str, network: iw.gates.GatedNetwork, base: inputs.Opened, data: DataSplits, where: torch.device
+    ) -> dict[str, Any]:
         """Train a gated version in place, or only write it; returns its row of the table."""
         training = iw.lab.training
         title, source, given, *_ = VERSIONS[name]
-        path, asked, splits = self.asked.out / f"{name}.safetensors", self.asked, self.data
-        spec = inputs.card_name(name, network, str(base.facts["model"]), splits)
+        path, spec = self.out / f"{name}.safetensors", inputs.card_name(name, network, str(base.facts["model"]), data)
         row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}
         row["parameters"] = sum(p.numel() for p in network.parameters())
-        if not asked.epochs:
+        if not self.epochs:
             card = training.Card(
-                architecture=spec, data=splits.name, seed=asked.seed, mean=splits.mean, std=splits.std,
-                classes=splits.classes, shape=splits.shape,
+                architecture=spec, data=data.name, seed=self.seed, mean=data.mean, std=data.std, classes=data.classes,
+                shape=data.shape,
             )  # fmt: skip
             training.save_checkpoint(path, network, card)
             return {**row, "test accuracy": None, "epochs": 0}
         tell(f"Training {title}: gates {source}, the value network is given {given}.")
         run = training.train(
-            network, splits, self.recipe, seed=asked.seed, name=spec, out=path, resume="same", device=self.device
+            network, data, self._recipe(data, where), seed=self.seed, name=spec, out=path, resume="same", device=where
         )
         network.load_state_dict(run.model.state_dict())
-        return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": asked.epochs}
+        return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": self.epochs}
 
 
 def _buildable(networks: list[inputs.Opened], gated: list[str] | None) -> list[str]:
