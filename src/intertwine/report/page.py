@@ -122,7 +122,8 @@ def provenance(
 ) -> list[Block]:
     """The end of a page: ``settings["command"]``, then cards: of networks, data, versions, ``extra``, and the rest.
 
-    Settings are left out where they are ``None`` or the page has ``shown`` them; ``facts`` come before them.
+    A card is a mapping in the settings: ``network``, ``data``, ``versions``, or one of the list ``networks``. Settings
+    are left out where they are ``None`` or the page has ``shown`` them; ``facts`` come before them.
     """
     cards = [Facts(x, str(x.get("name", "Network"))) for x in settings.get("networks", ()) if isinstance(x, Mapping)]
     cards += [

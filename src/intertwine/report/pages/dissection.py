@@ -14,11 +14,7 @@ _FEWEST = 2  # categories that are shown apart
 
 
 def dissection_page(dissection: Dissection) -> Page:
-    """Lay out a dissection.
-
-    What the symmetry group predicts, facts of the network and the command line are shown where ``dissection.settings``
-    holds them as ``prediction`` (text), ``network`` (a mapping) and ``command`` (text).
-    """
+    """Lay out a dissection; what the symmetry group predicts is ``settings["prediction"]``, if it is there."""
     prediction = dissection.settings.get("prediction")
     blocks: list[Block] = [
         Paragraph(dissection.verdict, "verdict"),

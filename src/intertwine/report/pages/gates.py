@@ -31,8 +31,7 @@ def gates_page(study: GateStudy) -> Page:
     """Lay out the page of a study.
 
     Test accuracies of gated versions are shown if ``study.settings`` holds them as ``accuracies`` (a list of mappings
-    with ``network`` and ``test accuracy``), a second network as ``other``, facts as ``network`` and ``data``, and the
-    command line as ``command``.
+    with ``network`` and ``test accuracy``), and a second network as ``other``.
     """
     blocks: list[Block] = [
         Paragraph(study.verdict, "verdict"),

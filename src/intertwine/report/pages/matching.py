@@ -128,11 +128,7 @@ def _picture(found: Match) -> list[Figure]:
 
 
 def barrier_page(barrier: Barrier) -> Page:
-    """Lay out the page of a barrier.
-
-    Facts of the networks and the data, and the command line, are shown if ``barrier.settings`` holds them as
-    ``networks`` (a list of mappings), ``data`` (a mapping) and ``command`` (text).
-    """
+    """Lay out the page of a barrier."""
     measures = ["loss", *(["accuracy"] if all(c.accuracy is not None for c in barrier.curves) else [])]
     names = list(dict.fromkeys(name for pair in barrier.pairs for name in pair))
     over = f" In brackets 95 % intervals, which leave out networks, of which there are {len(names)}."

@@ -27,11 +27,7 @@ _BEST = {
 
 
 def comparison_page(comparison: Comparison) -> Page:
-    """Lay out the page of a comparison.
-
-    Facts of the networks and the data, and the command line, are shown if ``comparison.settings`` holds them as
-    ``network_a``, ``network_b``, ``data`` (mappings) and ``command`` (text).
-    """
+    """Lay out the page of a comparison; facts of its networks are ``network_a`` and ``network_b`` in its settings."""
     a, b = (tuple(map(layer_title, names)) for names in (comparison.layers_a, comparison.layers_b))
     comparison = replace(comparison, layers_a=a, layers_b=b)
     versions = [Facts(comparison.versions, "Versions")]

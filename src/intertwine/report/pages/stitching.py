@@ -17,11 +17,7 @@ _METHODS = {"task_loss": "trained on the task", "direct": "matched in closed for
 
 
 def stitching_page(result: StitchingStudy | Stitching) -> Page:
-    """Lay out the page of a study, or of one stitched network.
-
-    Facts of the networks and the data, and the command line, are shown if ``settings`` holds them as ``networks`` (a
-    list of mappings), ``data`` (a mapping), ``notes`` (a list) and ``command`` (text).
-    """
+    """Lay out the page of a study, or of one stitched network."""
     study = result if isinstance(result, StitchingStudy) else StitchingStudy((result,), result.settings)
     blocks: list[Block] = [
         Paragraph(headline(study), "verdict"),
