@@ -9,6 +9,7 @@ from torch import nn
 
 from intertwine.dissection import Criterion, Maps, PrivilegedBases, predict, privileged_bases
 from intertwine.lab.networks import resnet50
+from intertwine.symmetry import symmetries
 
 
 @pytest.fixture
@@ -38,6 +39,36 @@ def test_predictions_follow_the_activation(model, layer):
 def test_a_stream_behind_rms_norms_is_mixed_by_orthogonal_maps_only():
     model = nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6, elementwise_affine=False), nn.Linear(6, 3))
     assert "mixes these channels by orthogonal maps: no basis is privileged" in predict(model, "0", torch.randn(5, 4))
+
+
+class Squared(nn.Module):
+    """An RMS norm with a gain, or an activation, put together from single operations."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.gain = kind, nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        gelu = 0.5 * x * (1 + torch.tanh(x + 0.04 * x.pow(3)))
+        normed = x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        return {"activation": gelu, "gained": normed * self.gain, "bare": normed}[self.kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("activation", "the group only permutes these channels"),
+        ("gained", "the group only permutes, rescales and flips these channels"),
+        ("bare", "the group mixes these channels by linear maps: no basis is privileged"),
+    ],
+)
+def test_layers_whose_layout_is_not_stated_are_moved_to_see_how(kind, says):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 6), Squared(kind), nn.Linear(6, 3)), torch.randn(5, 4)
+    assert "1" not in symmetries(model, x).features
+    assert says in predict(model, "1", x)
+    with pytest.raises(ValueError, match="model must have weights, to see how layer '1' moves"):
+        predict(model.to("meta"), "1", x.to("meta"))
 
 
 def test_every_space_has_a_row_or_is_named(model, concept_set):

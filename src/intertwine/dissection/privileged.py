@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .._progress import track
 from .._result import Result
@@ -22,11 +22,15 @@ from ..features import Point, layers, tap
 from ..features.activations import unwrap
 from ..groups.representation import KINDS
 from ..symmetry import Symmetry
+from ..symmetry.proof import in_float64
 from ..symmetry.spaces import Leaf, leaves
+from ..testing import relative_error
 from .bases import Bases
 from .concepts import ConceptSet
 from .dissect import CRITERION, MAPS, dissect
 from .maps import Criterion, Maps, as_maps, given
+
+_MOVED = 0.02  # relative change of a layer beyond rounding, in any precision; random elements change it by about 1
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,10 @@ class PrivilegedBases(Result):
 def predict(model: nn.Module, layer: str, example_inputs: Any) -> str:
     """The prediction of the symmetry group of a model's weights for the basis of one layer.
 
+    Where the search does not state how the layer moves, as behind an RMS norm or an activation that the model's own
+    code puts together, copies of the model moved by each kind of map are run to see which of them move it; this needs
+    weights.
+
     Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.Conv2d(5, 2, 1))
         >>> images = torch.rand(2, 3, 8, 8)
@@ -118,7 +126,24 @@ def predict(model: nn.Module, layer: str, example_inputs: Any) -> str:
     model = unwrap(model)
     with tap(model, [layer]) as tapped:
         point = tapped.prepare(example_inputs)[0]
-    return _words(symmetries(model, example_inputs), point)
+    sym = symmetries(model, example_inputs)
+    return _words(sym, point) if point.name in sym.features else _said(_observed(sym, model, point, example_inputs))
+
+
+def _observed(sym: Symmetry, model: nn.Module, point: Point, example_inputs: Any) -> tuple[str, ...]:
+    """The kinds of maps that move the channels of a point when a random element acts."""
+    if any(t.is_meta for t in model.parameters()):
+        raise ValueError(
+            f"model must have weights, to see how layer {point.name!r} moves. Got a model on the meta device."
+        )
+    wide = in_float64(model, example_inputs)
+
+    def values(moved: nn.Module) -> list[Tensor]:  # of each channel, sorted: units of other axes may change places
+        with wide.casts(), tap(moved, [point.name]) as tapped:
+            return [tapped(wide.inputs)[point.name].movedim(point.channel_dim, 0).flatten(1).sort(1).values]
+
+    before, copies = values(wide.model), {kind: sym.act(sym.random(0, kinds={kind}), wide.model) for kind in KINDS}
+    return tuple(kind for kind, moved in copies.items() if relative_error(before, values(moved)) > _MOVED)
 
 
 def privileged_bases(
@@ -183,7 +208,14 @@ def _words(sym: Symmetry, point: Point, space: str | None = None) -> str:
     if "linear" in kinds:
         mixing = [g for leaf in _carried(sym, point, space) if (g := sym.space(leaf.space).group).mixes]
         maps = "orthogonal" if all(group.is_orthogonal for group in mixing) else "general linear"
-        return f"the group mixes these channels by {maps} maps: no basis is privileged"
+        return _said(kinds, f"{maps} maps")
+    return _said(kinds)
+
+
+def _said(kinds: tuple[str, ...], mixing: str = "linear maps") -> str:
+    """The prediction in words; ``mixing`` names the maps of kind ``"linear"``."""
+    if "linear" in kinds:
+        return f"the group mixes these channels by {mixing}: no basis is privileged"
     verbs = {"permutation": "permutes", "scale": "rescales", "sign": "flips"}
     said = [verbs[k] for k in kinds]
     if not said:
