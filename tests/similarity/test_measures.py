@@ -1,6 +1,6 @@
 """Laws of every measure: its group leaves it alone, the next larger one does not, bad input is explained."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from numeric import normal
 
 from intertwine import similarity
 from intertwine.similarity import Measure, measure, measure_names
+from intertwine.similarity.base import PairwiseSide
 
 N, C = 60, 6
 SHAPES = {"flat": (N, C), "tokens": (N, C, 3), "maps": (N, C, 2, 2)}
@@ -213,7 +214,7 @@ def test_dead_channels_are_counted_and_never_agree(name):
 @pytest.mark.parametrize("name", measure_names())
 def test_bad_input_is_explained(name):
     m, x = measure(name), features("maps", 1)
-    with pytest.raises(ValueError, match=r"same examples in the same order. Got 60 and 59"):
+    with pytest.raises(ValueError, match=r"same examples in the same order, along their first axis. Got 60 and 59"):
         m(x, x[1:])
     for few in (2, 3):
         with pytest.raises(ValueError, match=rf"at least 4 examples.* Got {few}"):
@@ -311,3 +312,23 @@ def test_rounding_of_a_centred_gram_matrix_of_zeros_is_no_similarity():
     x = torch.eye(40, 6, dtype=torch.float64)
     with pytest.raises(ValueError, match="centred products are all 0"):
         measure("cknna")(x, x + 3.1)
+
+
+@dataclass(frozen=True)
+class Quotient(Measure):
+    """A measure of one's own: the quotient of two sums, a tensor, and 0 / 0 between sides of zeros."""
+
+    stem, group, range = "quotient", "nothing", (-1.0, 1.0)
+
+    def prepare(self, x, channel_dim=1):
+        return PairwiseSide(x, x.shape[channel_dim], 0)
+
+    def _compared(self, a, b):
+        return a.gram.sum() / b.gram.sum()
+
+
+def test_an_undefined_score_is_not_the_lowest_score():
+    x = normal(12, 12).abs()
+    with pytest.raises(ValueError, match=r"quotient must be a number. Got NaN for these features"):
+        Quotient()(0 * x, 0 * x)
+    assert type(Quotient()(x, 2 * x)) is float

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import isnan
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
@@ -90,7 +91,9 @@ class Measure(ABC, Generic[P]):
     def score(self, a: P, b: P) -> float:
         """Compare two preparations over the same examples in the same order; rounding leaves no score out of range."""
         check_same_examples(a.n, b.n)
-        return min(self.range[1], max(self.range[0], self._compared(a, b)))
+        if isnan(found := float(self._compared(a, b))):  # `max` would make the lowest score of it
+            raise ValueError(f"{self.name} must be a number. Got NaN for these features: they leave it undefined.")
+        return min(self.range[1], max(self.range[0], found))
 
     def _compared(self, a: P, b: P) -> float:
         """The measure's formula."""
