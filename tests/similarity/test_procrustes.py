@@ -129,7 +129,7 @@ def test_sizes_that_do_not_fit():
         procrustes(x, x[:, :, :4, :4])
     with pytest.raises(ValueError, match=r"group must be one of 'orthogonal', 'positive_monomial'.*Got 'relu'"):
         procrustes(x, x, group="relu")
-    with pytest.raises(ValueError, match=r"channel_dim must be an axis of features other than 0. Got 4"):
+    with pytest.raises(ValueError, match=r"other than 0, the axis of examples. Got 4"):
         procrustes(x, x, channel_dim=4)
     with pytest.raises(ValueError, match=r"example axis and a channel axis"):
         procrustes(x[:, 0, 0, 0], x[:, 0, 0, 0])

@@ -28,7 +28,8 @@ def channels_first(x: Tensor, channel_dim: int = 1, name: str = "features") -> T
         raise ValueError(f"{name} must have an example axis and a channel axis (N, C, *S). Got shape {tuple(x.shape)}.")
     if not -x.ndim <= channel_dim < x.ndim or channel_dim % x.ndim == 0:
         shape = tuple(x.shape)
-        raise ValueError(f"channel_dim must be an axis of {name} other than 0. Got {channel_dim} for shape {shape}.")
+        at = f"Got {channel_dim} for shape {shape}. Transpose features that have channels first."
+        raise ValueError(f"channel_dim must be an axis of {name} other than 0, the axis of examples. {at}")
     if x.shape[0] < _MIN_EXAMPLES:
         raise ValueError(
             f"{name} must hold at least {_MIN_EXAMPLES} examples: with 3 or fewer the unbiased estimators divide by "
@@ -43,8 +44,8 @@ def check_same_examples(n: int, m: int) -> None:
     """Refuse two sides that do not hold the same examples."""
     if n != m:
         raise ValueError(
-            f"x and y must hold the same examples in the same order. Got {n} and {m} examples. "
-            "Collect both from one loader that does not shuffle."
+            f"x and y must hold the same examples in the same order, along their first axis. Got {n} and {m} examples. "
+            "Collect both from one loader that does not shuffle; transpose arrays that have channels first."
         )
 
 
