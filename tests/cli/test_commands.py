@@ -258,12 +258,13 @@ def test_train_on_a_part_of_the_data(run, tmp_path):
     assert "on digits[:200]" in run.done("zoo", "train", *words, "--count", 1).out
 
 
-def test_train_a_model_of_ones_own_from_its_seed(run, user_models, tmp_path):
-    words = ("train", "--model", f"{user_models}:make_net:width=4", "--epochs", 1, "--batch-size", 512, "--seed", 3)
+@pytest.mark.parametrize("factory", ["make_net", "made_by_numpy"])
+def test_train_a_model_of_ones_own_from_its_seed(run, user_models, tmp_path, factory):
+    words = ("train", "--model", f"{user_models}:{factory}:width=4", "--epochs", 1, "--batch-size", 512, "--seed", 3)
     run.done(*words, "--out", "a.safetensors")
     assert run(*words, "--out", "b.safetensors").code == 0
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
-    assert json.loads((tmp_path / "a.json").read_text())["architecture"].endswith("make_net:width=4")
+    assert json.loads((tmp_path / "a.json").read_text())["architecture"].endswith(f"{factory}:width=4")
 
 
 @pytest.mark.parametrize(

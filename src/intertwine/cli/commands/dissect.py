@@ -12,7 +12,7 @@ from .._command import one_thread
 from .._options import DeviceOptions, ImageOptions, advanced, option
 from .._outputs import tell
 from . import Study, inputs, iw, torch
-from .train import seeded
+from .train import build_seeded
 
 CONCEPTS_HELP = (
     "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES or broden:FOLDER; +colours at the end adds "
@@ -119,7 +119,7 @@ def _taught(asked: Dissect, data: iw.dissection.ConceptSet) -> tuple[torch.nn.Mo
     fitted = spec
     if inputs.is_builtin(spec) and "classes=" not in spec:
         fitted = f"{spec}{',' if ':' in spec else ':'}classes={len(data.concepts)}"
-    network = seeded(fitted, seed)
+    network = build_seeded(fitted, seed)
     if not hasattr(network, "dense"):
         raise ValueError(
             f"--train needs a network with a method dense(), such as resnet50 and small_convnext have. Got {spec!r}. "

@@ -11,7 +11,7 @@ from .._command import one_thread
 from .._options import DataOptions, DeviceOptions, advanced, argument, option
 from .._outputs import tell
 from . import Study, inputs, iw, torch
-from .train import seeded
+from .train import build_seeded
 
 if TYPE_CHECKING:
     from ...lab.data import DataSplits
@@ -148,7 +148,7 @@ class Gates(Study, DeviceOptions, DataOptions):
         # refuses what has no gates
         iw.gates.gate_patterns(trial.eval(), data.loader("test", 1).batch(slice(0, 1))[0])
         tell(f"No checkpoint was given: training {spec} on {len(data.train):,} examples of {data.name}.")
-        network = spec if known else seeded(spec, self.seed)
+        network = spec if known else build_seeded(spec, self.seed)
         path = self.out / "network.safetensors"
         iw.lab.training.train(
             network, data, self._recipe(data, where), seed=self.seed, name=None if known else spec, out=path,

@@ -45,7 +45,7 @@ class Train(DeviceOptions, TrainingOptions):
         splits = training_data(self)
         settings = recipe_of(self, splits.shape, self.precision)
         known = inputs.is_builtin(self.model)  # then training fits it to the data
-        network, name = (self.model, None) if known else (seeded(self.model, self.seed), self.model)
+        network, name = (self.model, None) if known else (build_seeded(self.model, self.seed), self.model)
         run = training.train(
             network, splits, settings, seed=self.seed, name=name, out=self.out, resume=self.resume, device=where
         )
@@ -134,8 +134,9 @@ def recipe_of(asked: TrainingOptions, shape: tuple[int, ...], precision: str | N
     return start.but(**{key: value for key, value in changes.items() if value is not None})
 
 
-def seeded(spec: str, seed: int) -> torch.nn.Module:
-    """A model with fresh weights drawn from a seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+def build_seeded(spec: str, seed: int) -> torch.nn.Module:
+    """A model with fresh weights drawn from a seed; a factory of one's own may draw from torch, NumPy or Python."""
+    from ..._random import seeded
+
+    with seeded(seed):
         return inputs.build_model(spec)
