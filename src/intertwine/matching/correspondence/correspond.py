@@ -292,6 +292,6 @@ def _proved(
 def _module_of(side: Side, part: Sequence[int]) -> str:
     """The outermost module that returns a value, if any does."""
     views = side.reader.views
-    here = {id(views[number].term) for number in part}
-    names = [tap for tap, ref in side.program.taps.items() if ref.id in views and id(views[ref.id].term) in here]
+    here = {views[number].term for number in part}
+    names = [tap for tap, ref in side.program.taps.items() if ref.id in views and views[ref.id].term in here]
     return min(names, key=lambda name: name.count("."), default="inside it")

@@ -125,8 +125,8 @@ def entries_of(found: Pairing) -> tuple[Entry, ...]:
         letters = found.letters[n]
         # numbers and sizes of the leaves' indices, in dimension order
         factors = ([a for dim in x.layout for f in dim if f.axis is not None for a in f.axis.leaves()] for x in (t, s))
-        places = (found.a.place[id(t)][1], found.b.place[id(s)][1])
-        ours, theirs = ([(place[id(a)], a.size) for a in axes] for place, axes in zip(places, factors))
+        places = (found.a.place[t][1], found.b.place[s][1])
+        ours, theirs = ([(place[a], a.size) for a in axes] for place, axes in zip(places, factors))
         if len(letters) < len(ours) or len(ours) != len(theirs):
             continue
         sizes = tuple(size for _, size in theirs)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .terms import Term, View, leaves, ordered, told
+from .terms import Axis, Term, View, leaves, ordered, told
 
 COMMUTATIVE = {"add", "mul", "contract"}
 Colours: TypeAlias = dict[Hashable, int]
@@ -39,8 +39,7 @@ class Graph:
 
     vertices: list[Vertex]
     outputs: list[int]  # Numbers of the vertices for outputs
-    # By the id of a term: its vertex, and its indices by the id of the axis
-    place: dict[int, tuple[int, dict[int, int]]]
+    place: dict[Term, tuple[int, dict[Axis, int]]]  # The vertex of each term, and the numbers of its indices
     live: list[int] = field(default_factory=list)  # Numbers of the outputs and of all vertices that they depend on
     _known: dict[Hashable, int] = field(default_factory=dict)
 
@@ -51,9 +50,9 @@ class Graph:
         for t in ordered([view.term for view in outputs]):
             graph._add(t)
         for k, view in enumerate(outputs):
-            number, letters = graph.place[id(view.term)]
-            axes = [(letters[id(a)], d, i) for d, dim in enumerate(view.dims) for i, a in enumerate(leaves(dim))
-                    if id(a) in letters]  # fmt: skip
+            number, letters = graph.place[view.term]
+            axes = [(letters[a], d, i) for d, dim in enumerate(view.dims) for i, a in enumerate(leaves(dim))
+                    if a in letters]  # fmt: skip
             sizes = graph.vertices[number].letters
             read = number, {j: i for i, (j, _, _) in enumerate(axes)}
             roles = [(sizes[j][0], (d, i), True) for j, d, i in axes]
@@ -72,19 +71,19 @@ class Graph:
         axes = leaves([*t.out, *(b for o in t.operands for _, b in o.pairs), *(a for a, _ in t.roles)])
         if t.op == "constant" and isinstance(t.source, Tensor) and not t.source.is_meta:
             axes = told(t)[1]
-        index: dict[int, int] = {}
+        index: dict[Axis, int] = {}
         for axis in axes:
-            index.setdefault(id(axis), len(index))
-        roles: dict[int, Any] = {id(leaf): role for axis, role in t.roles for leaf in axis.leaves()}
+            index.setdefault(axis, len(index))
+        roles: dict[Axis, Any] = {leaf: role for axis, role in t.roles for leaf in axis.leaves()}
         if t.op == "input":
-            roles = {id(leaf): (d, k) for d, dim in enumerate(t.layout) for f in dim if f.axis is not None
+            roles = {leaf: (d, k) for d, dim in enumerate(t.layout) for f in dim if f.axis is not None
                      for k, leaf in enumerate(f.axis.leaves())}  # fmt: skip
-        shown = {id(a) for a in leaves(t.out)}
-        letters = {index[id(a)]: (a.size, roles.get(id(a)), id(a) in shown) for a in axes}
+        shown = set(leaves(t.out))
+        letters = {index[a]: (a.size, roles.get(a), a in shown) for a in axes}
         operands, attrs = [], t.attrs
         for operand in t.operands:
-            number, known = self.place[id(operand.term)]
-            own = {known[id(a)]: index[id(b)] for a, b in operand.flat() if id(a) in known}
+            number, known = self.place[operand.term]
+            own = {known[a]: index[b] for a, b in operand.flat() if a in known}
             inner = self.vertices[number]
             if inner.op == t.op in ("add", "mul") and len(own) == len(inner.letters):
                 attrs = (attrs[0] + inner.attrs[0] if t.op == "add" else attrs[0] * inner.attrs[0],)
@@ -95,17 +94,17 @@ class Graph:
         if attrs and attrs[0] == neutral and len(operands) == 1 and len(operands[0][1]) == len(index):
             number, own = operands[0]  # nothing is computed
             back = {i: j for j, i in own.items()}
-            self.place[id(t)] = number, {key: back[i] for key, i in index.items()}
+            self.place[t] = number, {key: back[i] for key, i in index.items()}
             return
         if neutral is not None:
             attrs = (float(f"{attrs[0]:.5g}"),)
         row = [letters[i] for i in range(len(index))]
         key = t.op, attrs, tuple((u, tuple(sorted(pairs.items()))) for u, pairs in operands), tuple(row), _origin(t)
         if key in self._known:  # computed before
-            self.place[id(t)] = self._known[key], index
+            self.place[t] = self._known[key], index
             return
         self._known[key] = len(self.vertices)
-        self.place[id(t)] = len(self.vertices), index
+        self.place[t] = len(self.vertices), index
         self.vertices.append(Vertex(t.op, attrs, operands, row, t))
 
 

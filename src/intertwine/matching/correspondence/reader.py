@@ -47,12 +47,12 @@ class Reader:
         self._program, self._contents = program, contents
         self.views: dict[int, View] = {}  # by value number
         self._data: dict[int, Tensor] = {}
-        self._powers: dict[int, tuple[View, float, View]] = {}
-        # slices by id: their source, and start, step and number of entries along each dimension
-        self._taken: dict[int, tuple[View, View, dict[int, tuple[int, int, int]]]] = {}
-        self._pieces: dict[int, tuple[View, int, list[View]]] = {}  # parts of concatenations, by the id of the term
+        self._powers: dict[Term, tuple[View, float, View]] = {}
+        # of slices: their source, and start, step and number of entries along each dimension
+        self._taken: dict[View, tuple[View, dict[int, tuple[int, int, int]]]] = {}
+        self._pieces: dict[Term, tuple[View, int, list[View]]] = {}  # of concatenations: the whole, where, and parts
         self.slicer = Slicer()
-        self._stripped: dict[int, tuple[Term, Term, float]] = {}
+        self._stripped: dict[Term, tuple[Term, float]] = {}
         read = [ref for ref in program.inputs if any(ref in call.inputs for call in program.calls)]
         self._inputs = {ref.id: k for k, ref in enumerate(read)}
         for call in program.calls:
@@ -183,11 +183,11 @@ class Reader:
             return x
         if exponent in (2, 3, 4):
             return self.pointwise("mul", [x] * int(exponent), (1.0,))
-        inner = self._powers.get(id(x.term))
+        inner = self._powers.get(x.term)
         if inner is not None and inner[1] in (0.5, -0.5, -1) and inner[2].dims == x.dims:
             return self.power(inner[0], inner[1] * exponent)
         made = self.pointwise("map", [x], ("pow", rounded(float(exponent))))
-        self._powers[id(made.term)] = x, exponent, made
+        self._powers[made.term] = x, exponent, made
         return made
 
     def total(self, x: View, dims: Sequence[int], keep: bool) -> View:
@@ -255,19 +255,19 @@ class Reader:
         """A product without its numerical factors, and their product."""
         if t.op != "mul":
             return t, 1.0
-        if id(t) not in self._stripped:
+        if t not in self._stripped:
             inner = [self._bare(o.term) for o in t.operands]
             number = prod((c for _, c in inner), start=float(t.attrs[0]))
             operands = [Operand(bare, o.pairs) for (bare, _), o in zip(inner, t.operands)]
             bare = t if number == 1 else Term("mul", (1.0,), operands, t.out, t.roles, where=t.where)
-            self._stripped[id(t)] = t, bare, number
-        return self._stripped[id(t)][1:]
+            self._stripped[t] = bare, number
+        return self._stripped[t]
 
     def cat(self, views: Sequence[View], dim: int, shape: Sequence[int]) -> View:
         """Views concatenated along a dimension; those already concatenated along it are flattened."""
         flat: list[View] = []
         for v in views:
-            whole, along, pieces = self._pieces.get(id(v.term), (None, dim, []))
+            whole, along, pieces = self._pieces.get(v.term, (None, dim, []))
             flat += pieces if whole is not None and whole.dims == v.dims and along == dim else [v]
         if len(flat) == 1:
             return flat[0]
@@ -278,7 +278,7 @@ class Reader:
         roles: dict[str, Any] = {f"d{dim}": "cat", **{f"p{k}": ("piece", k) for k in range(len(flat))}}
         given = [(v, [*letters[:dim], (f"p{k}",), *letters[dim + 1 :]]) for k, v in enumerate(flat)]
         made = term("cat", given, letters, sizes, tuple(v.shape[dim] for v in flat), roles)
-        self._pieces[id(made.term)] = made, dim, flat
+        self._pieces[made.term] = made, dim, flat
         return made
 
     def sliced(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
@@ -286,19 +286,19 @@ class Reader:
         dim %= len(x.dims)
         found = self.slicer.part(x, dim, start, stop, step)
         if found is not x:
-            _, base, cuts = self._taken.get(id(x), (x, x, {}))
+            base, cuts = self._taken.get(x, (x, {}))
             first, by, _ = cuts.get(dim, (0, 1, 0))
             here = first + start * by, step * by, len(range(start, stop, step))
-            self._taken[id(found)] = found, base, {**cuts, dim: here}
+            self._taken[found] = base, {**cuts, dim: here}
         return found
 
     def _together(self, views: Sequence[View], dim: int, shape: Sequence[int]) -> View | None:
         """The source of concatenated slices: adjacent ones, or all strides of some dimensions in an order."""
-        known = [self._taken[id(v)] for v in views if id(v) in self._taken]
-        whole = {(id(base.term), *(tuple(leaves(axes)) for axes in base.dims)) for _, base, _ in known}
+        known = [self._taken[v] for v in views if v in self._taken]
+        whole = {(base.term, *(tuple(leaves(axes)) for axes in base.dims)) for base, _ in known}
         if len(known) < len(views) or len(whole) > 1:
             return None
-        base, cuts = known[0][1], [own for *_, own in known]
+        base, cuts = known[0][0], [own for _, own in known]
         rest = [{d: cut for d, cut in own.items() if d != dim} for own in cuts]
         if all(dim in own for own in cuts):
             ends = [(own[dim][0], own[dim][0] + own[dim][2]) for own in cuts]

@@ -189,10 +189,10 @@ def _hiding(r: Reader, hide: Tensor) -> View:
 
 def _like(made: View, mask: View) -> View:
     """A constant with the entries of a mask's term, viewed as the mask is."""
-    known = {id(a): b for a, b in zip(mask.term.out, made.term.out)}
-    if len(known) != len(mask.term.out) or any(id(x) not in known and not x.free for d in mask.dims for x in d):
+    known = dict(zip(mask.term.out, made.term.out))
+    if len(known) != len(mask.term.out) or any(x not in known and not x.free for d in mask.dims for x in d):
         raise NotImplementedError
-    return View(made.term, tuple(tuple(known.get(id(x), x) for x in d) for d in mask.dims))
+    return View(made.term, tuple(tuple(known.get(x, x) for x in d) for d in mask.dims))
 
 
 # ---- products

@@ -17,6 +17,7 @@ from .terms import (
     Operand,
     Term,
     View,
+    flat,
     grouped,
     join,
     leaves,
@@ -39,7 +40,6 @@ class Slicer:
 
     def __init__(self) -> None:
         self._made: dict[tuple, Cut | None] = {}
-        self._kept: list[Any] = []
 
     def part(self, view: View, dim: int, start: int, stop: int, step: int = 1) -> View:
         """``view[..., start:stop:step, ...]``, carried to the parameters if all operations on the way let it pass."""
@@ -61,28 +61,26 @@ class Slicer:
         if any(axis.free for axis in own):
             return _cut_of(view, dim, start, step, count)
         new, fresh, renamed = self._cut(view.term, own, region, _DEPTH) or self._apart(view.term, own, region)
-        names = _by_id(renamed)
-        dims = [tuple(names.get(id(x), x) for x in leaves(axes)) for axes in view.dims]
+        names = dict(flat(renamed))
+        dims = [tuple(names.get(x, x) for x in leaves(axes)) for axes in view.dims]
         dims[dim] = () if fresh is None else (fresh,)
         return View(new, tuple(dims))
 
     def _apart(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut:
         """A slice of a term as a separate operation."""
-        key = (None, id(old), tuple(map(id, xs)), region)
+        key = (None, old, tuple(xs), region)
         if (known := self._made.get(key)) is None:
             others = [x for x in leaves(old.out) if x not in xs]
             view = View(old, (tuple(xs), *((x,) for x in others)))
             cut = _cut_of(view, 0, region[0], region[2], len(range(*region)))
             fresh = cut.dims[0][0] if cut.dims[0] else None
             self._made[key] = known = cut.term, fresh, [(x, axes[0]) for x, axes in zip(others, cut.dims[1:])]
-            self._kept.append((old, xs))
         return known
 
     def _cut(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int) -> Cut | None:
         """A term restricted along a row of its indices."""
-        key = (id(old), tuple(map(id, xs)), region)
+        key = (old, tuple(xs), region)
         if key not in self._made:
-            self._kept.append((old, xs))
             passed = self.passed(old, xs, region, depth) if depth > 0 and not old.layout else None
             self._made[key] = self._leaf(old, xs, region) if old.layout else passed
         return self._made[key]
@@ -102,7 +100,7 @@ class Slicer:
                 if place is None:
                     here.append(f)
                     continue
-                if [id(a) for a in parts[place : place + len(xs)]] != [id(a) for a in xs]:
+                if parts[place : place + len(xs)] != [*xs]:
                     return None
                 fresh = Axis(count) if count > 1 else None
                 head = len(xs) if place == 0 else 1  # the indices that carry the region taken before
@@ -123,15 +121,15 @@ class Slicer:
 
     def passed(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int], depth: int = 0) -> Cut | None:
         """A slice of an operation's result, as that operation on slices; of operands alone without a depth."""
-        bound = {id(leaf) for axis, _ in old.roles for leaf in axis.leaves()}
+        bound = {leaf for axis, _ in old.roles for leaf in axis.leaves()}
         if old.op not in (SUNK if depth else SUNK | {"along"}):
             return None
-        if any(id(x) in bound for x in xs):
+        if any(x in bound for x in xs):
             return self._piece(old, xs, region) if old.op == "cat" and depth else None
         cut: list[Any] = []
         for operand in old.operands:
-            inside = {id(b): a for a, b in operand.flat()}
-            own = [inside[id(x)] for x in xs if id(x) in inside]
+            inside = {b: a for a, b in operand.flat()}
+            own = [inside[x] for x in xs if x in inside]
             if own and len(own) < len(xs):
                 return None
             found = self._cut(operand.term, own, region, depth - 1) if own else ()
@@ -140,17 +138,17 @@ class Slicer:
                 return None
         count = len(range(*region))
         fresh = Axis(count) if count > 1 else None
-        gone = {id(x) for x in xs}
+        gone = set(xs)
         operands = []
         for operand, found in zip(old.operands, cut):
             read, left, others = found or (operand.term, None, [])
-            names = _by_id(others)
-            pairs = [(names.get(id(a), a), b) for a, b in operand.flat() if id(b) not in gone]
+            names = dict(flat(others))
+            pairs = [(names.get(a, a), b) for a, b in operand.flat() if b not in gone]
             if left is not None and fresh is not None:
                 join([left], [fresh])
                 pairs += list(zip(left.leaves(), fresh.leaves(), strict=True))
             operands.append(Operand(read, pairs))
-        out = [a for a in leaves(old.out) if id(a) not in gone] + ([] if fresh is None else [fresh])
+        out = [a for a in leaves(old.out) if a not in gone] + ([] if fresh is None else [fresh])
         return Term(old.op, old.attrs, operands, out, [*old.roles], where=old.where), fresh, []
 
     def _piece(self, old: Term, xs: Sequence[Axis], region: tuple[int, int, int]) -> Cut | None:
@@ -162,11 +160,11 @@ class Slicer:
             return None
         k = ends.index(start)
         operand = old.operands[k]
-        roles = {id(leaf): role for axis, role in old.roles for leaf in axis.leaves()}
-        own = [a for a, b in operand.flat() if roles.get(id(b)) == ("piece", k)]
-        names = [(b, a) for a, b in operand.flat() if id(b) not in roles]
-        here = {id(b) for b, _ in names} | {id(x) for x in whole}
-        if volume(whole) != ends[-1] or any(id(a) not in here for a in leaves(old.out)):
+        roles = {leaf: role for axis, role in old.roles for leaf in axis.leaves()}
+        own = [a for a, b in operand.flat() if roles.get(b) == ("piece", k)]
+        names = [(b, a) for a, b in operand.flat() if b not in roles]
+        here = {b for b, _ in names} | {*whole}
+        if volume(whole) != ends[-1] or any(a not in here for a in leaves(old.out)):
             return None  # a dimension along which that piece was repeated
         try:
             groups = grouped(own, [region[1] - region[0], *(x.size for x in rest)]) if own else []
@@ -189,47 +187,42 @@ def _cut_of(view: View, dim: int, start: int, step: int, count: int) -> View:
 def sink_slices(roots: Sequence[Term]) -> None:
     """Move slices, in place, before operations of which only one slice is used, such as the norm of one token."""
     order = ordered(roots)
-    users = by_key((id(operand.term), t) for t in order for operand in t.operands)
-    kept, slicer = {id(t) for t in roots}, Slicer()
+    users = by_key((operand.term, t) for t in order for operand in t.operands)
+    kept, slicer = {*roots}, Slicer()
     for old in reversed(order):
-        cuts = [*{id(t): t for t in users.get(id(old), ())}.values()]
+        cuts = [*dict.fromkeys(users.get(old, ()))]
         regions = {_region_of(t) for t in cuts}
-        if id(old) in kept or len(regions) != 1 or (region := regions.pop()) is None:
+        if old in kept or len(regions) != 1 or (region := regions.pop()) is None:
             continue
         if (made := slicer.passed(old, *region)) is None:
             continue
         for t in cuts:
             _become(t, *made)
             for operand in t.operands:
-                users.setdefault(id(operand.term), []).append(t)
+                users.setdefault(operand.term, []).append(t)
                 for inner in operand.term.operands if operand.term.op == "cut" else ():
-                    users[id(inner.term)].append(operand.term)
+                    users[inner.term].append(operand.term)
         for operand in old.operands:
-            users[id(operand.term)] = [t for t in users[id(operand.term)] if t is not old]
+            users[operand.term] = [t for t in users[operand.term] if t is not old]
 
 
 def _region_of(t: Term) -> tuple[tuple[Axis, ...], tuple[int, int, int]] | None:
     """The indices that a cut reads, and which of their entries it takes; ``None`` if the term is no cut."""
     if t.op != "cut":
         return None
-    inside = {id(leaf) for axis, role in t.roles if role == "in" for leaf in axis.leaves()}
+    inside = {leaf for axis, role in t.roles if role == "in" for leaf in axis.leaves()}
     count, (start, step) = volume(axis for axis, role in t.roles if role == "out"), t.attrs
-    xs = tuple(a for a, b in t.operands[0].flat() if id(b) in inside)
+    xs = tuple(a for a, b in t.operands[0].flat() if b in inside)
     return (xs, (start, start + (count - 1) * step + 1, step)) if xs else None
 
 
 def _become(t: Term, new: Term, fresh: Axis | None, _: object) -> None:
     """Replace a cut by the operation that it reads, applied to slices of its operands, with its own indices."""
-    names = {id(a): b for a, b in t.operands[0].flat()}
+    names = dict(t.operands[0].flat())
     if fresh is not None:
         out = leaves(axis for axis, role in t.roles if role == "out")
         join([fresh], out)
-        names |= {id(a): b for a, b in zip(fresh.leaves(), leaves(out), strict=True)}
-    t.operands = [Operand(o.term, [(a, names.get(id(b), b)) for a, b in o.flat()]) for o in new.operands]
-    t.roles = [(names.get(id(leaf), leaf), role) for axis, role in new.roles for leaf in axis.leaves()]
+        names |= dict(zip(fresh.leaves(), leaves(out), strict=True))
+    t.operands = [Operand(o.term, [(a, names.get(b, b)) for a, b in o.flat()]) for o in new.operands]
+    t.roles = [(names.get(leaf, leaf), role) for axis, role in new.roles for leaf in axis.leaves()]
     t.op, t.attrs, t.where = new.op, new.attrs, new.where
-
-
-def _by_id(renamed: Sequence[tuple[Axis, Axis]]) -> dict[int, Axis]:
-    """The new axes by the id of the old ones, with both split into their leaves."""
-    return {id(a): b for old, new in renamed for a, b in zip(old.leaves(), new.leaves(), strict=True)}

@@ -78,18 +78,23 @@ def join(left: Sequence[Axis], right: Sequence[Axis]) -> None:
 
 def _split(axis: Axis, outer: int) -> None:
     """Split an index and all axes linked to it."""
-    together, todo = {id(axis): axis}, [axis]
+    together, todo = {axis}, [axis]
     while todo:
         for other in todo.pop().links:
-            if id(other) not in together:
-                together[id(other)] = other
+            if other not in together:
+                together.add(other)
                 todo.append(other)
-    for one in together.values():
+    for one in together:
         one.kids = Axis(outer, one.free), Axis(one.size // outer, one.free)
-    for one in together.values():
+    for one in together:
         for other in one.links:
             for k in (0, 1):
                 one.kids[k].links.append(other.kids[k])  # type: ignore[index]
+
+
+def flat(pairs: Iterable[tuple[Axis, Axis]]) -> list[tuple[Axis, Axis]]:
+    """Pairs of axes that carry the same index, split into their leaves."""
+    return [pair for a, b in pairs for pair in zip(a.leaves(), b.leaves(), strict=True)]
 
 
 def volume(axes: Iterable[Axis]) -> int:
@@ -106,7 +111,7 @@ class Operand:
 
     def flat(self) -> list[tuple[Axis, Axis]]:
         """The pairs, split into the leaves of their indices."""
-        return [pair for a, b in self.pairs for pair in zip(a.leaves(), b.leaves(), strict=True)]
+        return flat(self.pairs)
 
 
 @dataclass(eq=False)
@@ -256,16 +261,15 @@ def told(t: Term) -> tuple[Tensor, list[Axis]]:
 
 def ordered(roots: Sequence[Term]) -> list[Term]:
     """The terms in an order in which each comes after those it reads."""
-    found: dict[int, Term] = {}
+    found: dict[Term, None] = {}
     todo = list(roots)[::-1]
     while todo:
-        waiting = [o.term for o in todo[-1].operands if id(o.term) not in found]
+        waiting = [o.term for o in todo[-1].operands if o.term not in found]
         if waiting:
             todo += waiting
         else:
-            t = todo.pop()
-            found.setdefault(id(t), t)
-    return [*found.values()]
+            found[todo.pop()] = None
+    return [*found]
 
 
 def letters_of(head: str, count: int) -> list[tuple[str, ...]]:
