@@ -69,17 +69,14 @@ class Graph:
 
     def _add(self, t: Term) -> None:
         axes = leaves([*t.out, *(b for o in t.operands for _, b in o.pairs), *(a for a, _ in t.roles)])
-        if t.op == "constant" and isinstance(t.source, Tensor) and not t.source.is_meta:
+        if isinstance(t.source, Tensor):
             axes = told(t)[1]
-        index: dict[Axis, int] = {}
-        for axis in axes:
-            index.setdefault(axis, len(index))
+        index = {axis: i for i, axis in enumerate(dict.fromkeys(axes))}
         roles: dict[Axis, Any] = {leaf: role for axis, role in t.roles for leaf in axis.leaves()}
         if t.op == "input":
             roles = {leaf: (d, k) for d, dim in enumerate(t.layout) for f in dim if f.axis is not None
                      for k, leaf in enumerate(f.axis.leaves())}  # fmt: skip
         shown = set(leaves(t.out))
-        letters = {index[a]: (a.size, roles.get(a), a in shown) for a in axes}
         operands, attrs = [], t.attrs
         for operand in t.operands:
             number, known = self.place[operand.term]
@@ -98,24 +95,22 @@ class Graph:
             return
         if neutral is not None:
             attrs = (float(f"{attrs[0]:.5g}"),)
-        row = [letters[i] for i in range(len(index))]
+        row = [(a.size, roles.get(a), a in shown) for a in index]
         key = t.op, attrs, tuple((u, tuple(sorted(pairs.items()))) for u, pairs in operands), tuple(row), _origin(t)
-        if key in self._known:  # computed before
-            self.place[t] = self._known[key], index
-            return
-        self._known[key] = len(self.vertices)
-        self.place[t] = len(self.vertices), index
-        self.vertices.append(Vertex(t.op, attrs, operands, row, t))
+        if key not in self._known:  # else computed before
+            self._known[key] = len(self.vertices)
+            self.vertices.append(Vertex(t.op, attrs, operands, row, t))
+        self.place[t] = self._known[key], index
 
 
 def _origin(t: Term) -> Hashable:
     """The key that distinguishes one stored tensor, or part of it, from another."""
     if t.op not in ("input", "state", "constant"):
         return None
-    if t.op == "constant" and isinstance(t.source, Tensor) and not t.source.is_meta:
+    if isinstance(t.source, Tensor):
         return hash(told(t)[0].contiguous().cpu().numpy().tobytes())
     place = tuple((d, f.full, f.start, f.step, f.axis is None) for d, dim in enumerate(t.layout) for f in dim)
-    return (_contents(t) if isinstance(t.source, Tensor) else t.source), place
+    return t.source, place
 
 
 def _label(v: Vertex, strict: bool) -> Hashable:
@@ -129,7 +124,7 @@ def _label(v: Vertex, strict: bool) -> Hashable:
 
 
 def _contents(t: Term) -> tuple:
-    if not isinstance(t.source, Tensor) or t.source.is_meta:
+    if not isinstance(t.source, Tensor):
         return ("unknown",)
     x = told(t)[0].double()
     finite = x[x.isfinite()]

@@ -76,13 +76,11 @@ class Reader:
         """The contents of a constant, or of a buffer that acts as one: integers, or a mask."""
         if ref.id not in self._data:
             value = self._program.values[ref.id]
-            held = self._contents.get(value.name) if value.kind == "buffer" else None
-            if held is not None and (held.is_meta or (held.is_floating_point() and not _is_mask(held))):
-                held = None
-            found = value.data if value.kind == "constant" else held
-            if found is None or found.is_meta:
+            buffer = value.kind == "buffer"
+            held = self._contents.get(value.name) if buffer else value.data
+            if held is None or held.is_meta or (buffer and held.is_floating_point() and not _is_mask(held)):
                 return None
-            self._data[ref.id] = found
+            self._data[ref.id] = held
         return self._data[ref.id]
 
     def constant(self, data: Tensor) -> View:
@@ -101,7 +99,7 @@ class Reader:
         if not call.outputs:
             return
         with suppress(RuntimeError, TypeError, ValueError):
-            if made := self._computed(call):
+            if (made := self._computed(call)) and not any(x.is_meta for x in made):
                 self._data.update({out.id: x for out, x in zip((o for o in call.outputs if o is not None), made)})
                 return
         shapes = [() if out is None else self._program.values[out.id].shape for out in call.outputs]
@@ -171,7 +169,7 @@ class Reader:
         if len(views) == 1 and number == neutral:
             return views[0].expanded(shape)
         held = views[0].term.source
-        if op == "mul" and len(views) == 1 and isinstance(held, Tensor) and not held.is_meta and not held.is_complex():
+        if op == "mul" and len(views) == 1 and isinstance(held, Tensor) and not held.is_complex():
             data = held.double() * number
             made = replace(views[0].term, source=data.masked_fill(data <= _MASKING, -torch.inf))
             return View(made, views[0].dims).expanded(shape)

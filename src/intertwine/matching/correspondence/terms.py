@@ -140,15 +140,14 @@ class Term:
     # Indices with a meaning other than "for each": what the operation does along them
     roles: list[tuple[Axis, Any]] = field(default_factory=list)
     layout: list[list[Factor]] = field(default_factory=list)  # Of a stored tensor, "input", "state" or "constant"
-    source: str | Tensor = ""  # Name of the state, or its contents
+    source: str | Tensor = ""  # Name of the state or input, or the contents of a constant, if known
     where: tuple[str, str] = ("", "")  # Module and line
 
     @property
     def number(self) -> float | None:
         """The value that a constant has everywhere."""
         held = self.source
-        one = self.op == "constant" and isinstance(held, Tensor) and held.numel() == 1 and not held.is_meta
-        return float(held) if one else None
+        return float(held) if isinstance(held, Tensor) and held.numel() == 1 else None
 
 
 @dataclass(frozen=True, eq=False)
