@@ -41,7 +41,7 @@ def _restrided(r: Reader, a: dict[str, Any]) -> View:
     return x
 
 
-@rule("permute transpose t movedim")
+@rule("permute transpose t")
 def _permuted(r: Reader, a: dict[str, Any]) -> View:
     x: View = a["self"]
     order = list(range(len(x.dims)))
@@ -83,10 +83,7 @@ def _joined(r: Reader, a: dict[str, Any]) -> View:
     dim = a["dim"] % len(shape)
     if a["#name"] == "stack":
         views = [v.of([*v.dims[:dim], (), *v.dims[dim:]]) for v in views]
-    views = [v for v in views if prod(v.shape)]
-    if len(views) == 1:
-        return views[0]
-    return r.cat(views, dim, shape)
+    return r.cat([v for v in views if prod(v.shape)] or views[:1], dim, shape)
 
 
 @rule("index_select")
@@ -178,21 +175,18 @@ def _hidden(r: Reader, a: dict[str, Any]) -> View:
     if number is None or number > _HIDING or not isinstance(known, Tensor) or not isinstance(kept, View):
         views = [x for x in (mask, kept, filled) if isinstance(x, View)]
         return r.pointwise("map", views, ("where", when, *(str(x) for x in (kept, filled) if not isinstance(x, View))))
-    hide = known.bool() if when else ~known.bool()
-    return r.add(kept, _like(_hiding(r, hide), mask)) if bool(hide.any()) else kept
+    return _masked(r, kept, mask, known.bool() if when else ~known.bool())
 
 
-def _hiding(r: Reader, hide: Tensor) -> View:
-    """The term that masks logits when it is added to them."""
-    return r.constant(torch.zeros(hide.shape, dtype=torch.float64).masked_fill(hide, -torch.inf))
-
-
-def _like(made: View, mask: View) -> View:
-    """A constant with the entries of a mask's term, viewed as the mask is."""
-    known = dict(zip(mask.term.out, made.term.out))
+def _masked(r: Reader, logits: View, mask: View, hide: Tensor) -> View:
+    """Logits plus ``-inf`` where a mask hides them; ``hide`` says so for the entries of the mask's term."""
+    if not bool(hide.any()):
+        return logits
+    made = r.constant(torch.zeros(hide.shape, dtype=torch.float64).masked_fill(hide, -torch.inf)).term
+    known = dict(zip(mask.term.out, made.out))
     if len(known) != len(mask.term.out) or any(x not in known and not x.free for d in mask.dims for x in d):
         raise NotImplementedError
-    return View(made.term, tuple(tuple(known.get(x, x) for x in d) for d in mask.dims))
+    return r.add(logits, View(made, tuple(tuple(known.get(x, x) for x in d) for d in mask.dims)))
 
 
 # ---- products
@@ -257,13 +251,11 @@ def _attention(r: Reader, a: dict[str, Any]) -> View:
     scale = a.get("scale") or q.shape[-1] ** -0.5
     scores = r.mul(r.contract(q, k, f"{batch}qx,{batch}kx->{batch}qk"), rounded(float(scale)))
     if a.get("is_causal"):
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).tril().logical_not()
-        scores = r.add(scores, _hiding(r, hidden)) if bool(hidden.any()) else scores
+        mask = r.constant(torch.ones(scores.shape[-2:], dtype=torch.bool).tril())
     if mask is not None:
         known = mask.term.source
-        if isinstance(known, Tensor) and known.dtype == torch.bool:
-            mask = _like(_hiding(r, ~known), mask)
-        scores = r.add(scores, mask)
+        boolean = isinstance(known, Tensor) and known.dtype == torch.bool
+        scores = _masked(r, scores, mask, ~known) if boolean else r.add(scores, mask)
     weights = r.along("along", scores, [n - 1], None, ("softmax",))
     return r.contract(weights, v, f"{batch}qk,{batch}kx->{batch}qx").reshaped((*shape[:-1], v.shape[-1]))
 
@@ -273,7 +265,7 @@ def _indexed(r: Reader, a: dict[str, Any]) -> View:
     """Rows of a table along any dimension; the indices of a constant are counted from the front."""
     x, given = a["self"], [(d, index) for d, index in enumerate(a["indices"]) if index is not None]
     (d, index), held = given[0], given[0][1].term.source
-    known = isinstance(held, Tensor) and not held.is_meta and held.dtype in (torch.int32, torch.int64)
+    known = isinstance(held, Tensor) and held.dtype in (torch.int32, torch.int64)
     if len(given) > 1 or not known or bool((held < 0).any()):
         raise NotImplementedError
     order, n = [*range(len(x.dims))], len(index.dims)
@@ -285,7 +277,7 @@ def _indexed(r: Reader, a: dict[str, Any]) -> View:
 def _rows(r: Reader, a: dict[str, Any]) -> View:
     weight, index = a["weight"], a["indices"]
     rows, rest = index.term.source, letters_of("c", len(weight.dims) - 1)
-    if isinstance(rows, Tensor) and index.term.op == "constant" and not rows.is_meta and rows.numel():
+    if isinstance(rows, Tensor) and rows.numel():
         first, long = int(rows.flatten()[0]), [d for d in range(rows.ndim) if rows.shape[d] > 1]
         if rows.numel() == 1 or (len(long) == 1 and bool((rows.flatten() == torch.arange(rows.numel()) + first).all())):
             part = r.sliced(weight, 0, first, first + rows.numel())
