@@ -14,7 +14,7 @@ from ..symmetry import Symmetry, Transformation, symmetries
 from ..symmetry.action import check_states
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds, identity
-from .coordinates.networks import Networks, check_folded, common_symmetry, gauge_of
+from .coordinates.networks import Networks, common_symmetry, folded_by, gauge_of
 from .correspondence.correspond import carrier_of
 from .judgement.agreement import agreement, cosines_by_chance, unweighted
 from .solvers import CoordinateDescent, Solution, Solver, solver_named
@@ -105,10 +105,7 @@ class Alignment(Result):
 
     def folded(self, model: nn.Module) -> nn.Module:
         """``a``, ``b`` or another checkpoint, in the code of ``a`` and the gauge of the alignment."""
-        model = model if self.carry is None else self.carry(model)
-        if self.gauge is None:
-            check_folded(self.gains, model)
-        return model if self.gauge is None else self.gauge(model)
+        return folded_by(self.gauge, self.gains, model if self.carry is None else self.carry(model))
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row per space: its group, the number of moved units, and the quality of the match."""

@@ -15,7 +15,7 @@ from ..symmetry import Symmetry, Transformation
 from ..symmetry.action import check_ties, moved, rewritable, tensors_of, write
 from ..symmetry.find import symmetries
 from ..symmetry.transformation import check_kinds, identity
-from .coordinates.networks import Networks, check_folded, check_matching, gauge_of
+from .coordinates.networks import Networks, check_matching, folded_by, gauge_of
 from .solvers import Solver, solver_named
 
 _SETTLED = 1e-6  # relative fall of the distance that justifies another sweep
@@ -61,9 +61,7 @@ class Gathering(Result):
         """
         if len(models) != len(self.transformations):
             raise ValueError(f"models must be the {len(self.transformations)} that were gathered. Got {len(models)}.")
-        for model in models if self.gauge is None else ():
-            check_folded(self.gains, model)
-        folded = models if self.gauge is None else [self.gauge(model) for model in models]
+        folded = [folded_by(self.gauge, self.gains, model) for model in models]
         return [self.symmetry.act(g, model) for g, model in zip(self.transformations, folded)]
 
 

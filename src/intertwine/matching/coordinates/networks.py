@@ -99,8 +99,10 @@ def _fold(model: nn.Module, example_inputs: Any) -> Gauge | None:
     return Gauge(sym, frozenset(streams & centred), tuple(rewriter.added), gains, example_inputs, known)
 
 
-def check_folded(gains: Mapping[str, float], model: nn.Module | Mapping[str, Tensor]) -> None:
-    """Refuse a network that is not folded: elements that rotate its streams would change its function."""
+def folded_by(gauge: Gauge | None, gains: Mapping[str, float], model: nn.Module) -> nn.Module:
+    """A network in a gauge, or, where only its ``gains`` were saved, the network itself, which must be folded already."""
+    if gauge is not None:
+        return gauge(model)
     state = model if isinstance(model, Mapping) else tensors_of(model)
     for name, one in gains.items():
         if name in state and not bool((state[name] == one).all()):
@@ -108,6 +110,7 @@ def check_folded(gains: Mapping[str, float], model: nn.Module | Mapping[str, Ten
                 f"gains of norms must be folded, as in the aligned pair. Got {name} with entries other than {one:g}: "
                 "give iw.fold(model, example_inputs).model, or align again."
             )
+    return model
 
 
 def turning(sym: Symmetry, a: State, b: State) -> tuple[Transformation, float]:
