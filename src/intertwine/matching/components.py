@@ -228,8 +228,7 @@ def _projected(g: Transformation, held: Symmetry, shared: Shared) -> Transformat
     found = identity(held)
     for name, e in g.elements.items():
         signs = e.signs[_local(e.signs, shared[name])] if name in shared else e.signs
-        parts = {"scales": e.scales, "signs": signs} | ({} if e.linear is None else {"linear": e.linear})
-        found = with_parts(found, name, **parts)
+        found = with_parts(found, name, scales=e.scales, signs=signs, linear=e.linear)
     return found
 
 

@@ -54,7 +54,7 @@ def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
     return assign_nearly(torch.addmm(squares, left, right.mT, alpha=-2).neg_(), fast)
 
 
-_AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked against fresh costs, relative to the largest
+ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # of sums of products, relative to the largest possible
 
 
 class Costs:
@@ -154,9 +154,8 @@ class Costs:
 
     def saved(self) -> dict[str, Any]:
         """The state that ``restore`` needs to return here."""
-        totals = {space: {row: x.clone() for row, x in of.items()} for space, of in self._totals.items()}
-        kept = ("g", "value", "fresh", "dirty", "_now", "_present", "_seen")
-        return {"_totals": totals, **{name: copy(getattr(self, name)) for name in kept}}
+        kept = ("g", "value", "fresh", "dirty", "_now", "_present", "_totals", "_seen")
+        return {name: copy(getattr(self, name)) for name in kept}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Return to the point where ``saved`` was called; the saved state is consumed."""
@@ -175,7 +174,7 @@ class Costs:
 
     def _followed(self, space: str) -> dict[Row, Tensor]:
         """The products of a space's tracked members, updated for their neighbours."""
-        totals = self._totals.setdefault(space, {})
+        totals = dict(self._totals.get(space, {}))  # what was saved stays
         for m in self.problem.members[space]:
             if m in self._tracked:
                 beside = next((one for one in m.block.carried if one[0] != m.dim), None)
@@ -183,7 +182,8 @@ class Costs:
                 if known is not here:
                     self._seen[m] = here
                     if (product := self._changed(m, beside, known, here)) is not None:
-                        totals[m.row] = totals[m.row].add_(product) if m.row in totals else product
+                        add_to(totals, m.row, product)
+        self._totals[space] = totals
         return totals
 
     def _changed(self, m: Member, beside: tuple[int, Leaf] | None, old: Element | None, new: Element) -> Tensor | None:
@@ -246,4 +246,4 @@ def _moved_trace(product: Tensor, e: Element, row: Row) -> float:
 def _agree(known: dict[Row, Tensor], fresh: dict[Row, Tensor]) -> bool:
     """Whether tracked costs equal fresh ones up to rounding."""
     pairs = ((x, known[row]) for row, x in fresh.items() if x.numel())
-    return all(float((x - y).abs().max()) <= _AGREE[x.dtype] * float(x.abs().max()) for x, y in pairs)
+    return all(float((x - y).abs().max()) <= ROUNDING[x.dtype] * float(x.abs().max()) for x, y in pairs)

@@ -5,7 +5,7 @@ Also: what agreeing tensors pin, and flips of whole spaces at once, which no sin
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from math import log
 from operator import xor
 
@@ -98,7 +98,7 @@ def _concentrated(a: Balanced, b: Balanced, g: Transformation) -> Iterator[Trans
     one, other = a.folded, b.folded
     found = start = _Reached.of(Fit(one, other, g), other)
     for ridge in _RIDGES:
-        found = _reweighted(one, other, found, ridge, lambda g, votes: _placed(a, b, g, votes))
+        found = _reweighted(one, other, found, ridge, partial(_placed, a, b))
     found = _turned(one, other, _agreed(a, b, _turned(one, other, found)))
     if found is not start and found.loss(TRUST) <= start.loss(TRUST):  # flipped signs may leave as much
         yield found.g
@@ -151,7 +151,7 @@ def _agreed(a: Balanced, b: Balanced, state: _Reached) -> _Reached:
         found = {name: _decided(a, b, state, name) for name in sorted(seeds)}
         best = min(found.values(), key=lambda s: s.loss(TRUST))
         for ridge in _RIDGES[1:]:
-            best = _reweighted(a.folded, b.folded, best, ridge, lambda g, votes: _placed(a, b, g, votes))
+            best = _reweighted(a.folded, b.folded, best, ridge, partial(_placed, a, b))
         if len(best.far) >= len(state.far):
             break
         state = best

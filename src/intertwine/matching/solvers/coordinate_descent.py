@@ -22,11 +22,10 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, random, with_parts
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem, single_spaces
-from ..costs import Costs
+from ..costs import ROUNDING, Costs
 from .solver import Findings, Solver
 from .steps import best_parts, best_signs, nested_step, outwards, profiles
 
-_ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 _COPY = 1e-6  # relative distance from the largest possible objective, |a| |b|, at which the search is done
 _LARGE = 6_000_000  # weights
 _SETTLING = 6  # sweeps after a shake
@@ -169,7 +168,7 @@ def _is_tree(stated: Problem) -> bool:
 
 def _slack(stated: Problem) -> float:
     """A fall of the objective that rounding explains."""
-    return _ROUNDING[stated.dtype] * stated.size
+    return ROUNDING[stated.dtype] * stated.size
 
 
 def _copied(stated: Problem, value: float, enough: float = _COPY) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...groups import SpaceGroup, assign
 from ...groups.dense import polar_factor
 from ...symmetry.action import transform, transform_block
-from ...symmetry.blocks import Member
+from ...symmetry.blocks import Block, Member
 from ...symmetry.coupling import narrowed
 from ...symmetry.detection.equations import BinarySpan, word_of
 from ...symmetry.gauge.signs import signing, solve_signs
@@ -33,17 +33,25 @@ _MAX_SIGNS = 6  # most sign generators of which all combinations are tried if th
 Products = Mapping[Row, Tensor]
 
 
-def best_parts(costs: Products, group: SpaceGroup, fast: bool = False) -> dict[str, Tensor]:
-    """The parts of the element of one space with the largest total inner product: a rotation, or a monomial step."""
+def best_parts(
+    costs: Products, group: SpaceGroup, fast: bool = False, inside: Tensor | float = 0.0
+) -> dict[str, Tensor]:
+    """The parts of the element of one space with the largest total inner product: a rotation, or a monomial step.
+
+    What spaces ``inside`` add to each pair of units counts for the assignment.
+    """
     if group.mixes:
         return {"linear": polar_factor(sum(costs.values(), start=torch.zeros(())), group.turns).cpu()}
-    order, signs = monomial_step(costs, group.signs, group.permutes, fast)
+    order, signs = monomial_step(costs, group.signs, group.permutes, fast, inside)
     return {"permutation": order, "signs": signs}
 
 
-def monomial_step(costs: Products, signs: int, permutable: bool, fast: bool = False) -> tuple[Tensor, Tensor]:
+def monomial_step(
+    costs: Products, signs: int, permutable: bool, fast: bool = False, inside: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
     """The permutation ``(p..., n)`` and signs ``(k, p..., n)`` with the largest total inner product, on the CPU."""
     gain, choose = best_signs(costs, signs)
+    gain = gain + inside
     shape = gain.shape[:-1]
     order = assign(gain, fast).cpu() if permutable else torch.arange(shape[-1]).expand(shape).clone()
     return order, choose(order)
@@ -113,7 +121,7 @@ def _tree(costs: Costs, outer: Space) -> _Node:
     spaces = {s.name: s for s in costs.problem.sym.spaces}
     around = {outer.name, *outer.parents}
     within = {s.name for s in spaces.values() if outer.name in s.parents}
-    taken: set[tuple[str, int]] = set()
+    taken: set[tuple[str, Block]] = set()
 
     def node(space: Space) -> _Node:
         chain = tuple(sorted({*space.parents} - {*outer.parents}, key=lambda p: len(spaces[p].parents)))
@@ -122,8 +130,8 @@ def _tree(costs: Costs, outer: Space) -> _Node:
         found = [node(s) for s in nearest if {*s.parents} <= around | within]
         rows: dict[Row, Tensor] = {}
         for m in costs.problem.members[space.name]:
-            if (m.tensor, id(m.block)) not in taken:
-                taken.add((m.tensor, id(m.block)))
+            if (m.tensor, m.block) not in taken:
+                taken.add((m.tensor, m.block))
                 add_to(rows, m.row, _table(costs, m, [space.parents.index(p) for p in (*outer.parents, *chain)], chain))
         return _Node(space, chain, rows, tuple(child for child in found if child.rows or child.inside))
 
@@ -142,12 +150,9 @@ def _table(costs: Costs, m: Member, order: list[int], chain: tuple[str, ...]) ->
     return table.permute([0, *(d for i in range(len(sizes)) for d in (1 + i, 1 + i + len(sizes)))])
 
 
-def _gains(node: _Node, fast: bool) -> Tensor:
-    """The largest inner product that each pair of units can reach, including their inner spaces."""
-    gain = best_signs(node.rows, node.space.group.signs)[0]
-    for child in node.inside:
-        gain = gain + _reached(child, fast)
-    return gain
+def _inside(node: _Node, fast: bool) -> Tensor | float:
+    """The largest inner product that the spaces inside can reach, for each pair of units around them."""
+    return sum((_reached(child, fast) for child in node.inside), start=torch.zeros(()))
 
 
 def _reached(node: _Node, fast: bool) -> Tensor:
@@ -156,7 +161,7 @@ def _reached(node: _Node, fast: bool) -> Tensor:
         total = sum(node.rows.values(), start=torch.zeros(()))
         turned = node.space.group.turns
         return (polar_factor(total, True) * total).sum((-2, -1)) if turned else torch.linalg.svdvals(total).sum(-1)
-    gain = _gains(node, fast)
+    gain = best_signs(node.rows, node.space.group.signs)[0] + _inside(node, fast)
     if not node.space.group.permutes:
         return gain.diagonal(dim1=-2, dim2=-1).sum(-1)
     return gain.gather(-1, assign(gain, fast)[..., None])[..., 0].sum(-1)
@@ -164,15 +169,10 @@ def _reached(node: _Node, fast: bool) -> Tensor:
 
 def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, dict[str, Tensor]]]:
     """The best parts of a space whose chain is matched, then those of its inner spaces."""
-    if node.space.group.mixes:
-        yield node, best_parts(node.rows, node.space.group)
-        return
-    gain = _gains(node, fast)
-    permutable = node.space.group.permutes
-    order = assign(gain, fast).cpu() if permutable else torch.arange(node.space.size).expand(gain.shape[:-1])
-    yield node, {"permutation": order, "signs": best_signs(node.rows, node.space.group.signs)[1](order)}
+    parts = best_parts(node.rows, node.space.group, fast, _inside(node, fast))
+    yield node, parts
     for child in node.inside:
-        yield from _solved(_picked(child, order), fast)
+        yield from _solved(_picked(child, parts["permutation"]), fast)
 
 
 def _picked(node: _Node, order: Tensor) -> _Node:
