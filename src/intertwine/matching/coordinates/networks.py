@@ -100,7 +100,7 @@ def _fold(model: nn.Module, example_inputs: Any) -> Gauge | None:
 
 
 def folded_by(gauge: Gauge | None, gains: Mapping[str, float], model: nn.Module) -> nn.Module:
-    """A network in a gauge, or, where only its ``gains`` were saved, the network itself, which must be folded already."""
+    """A network in a gauge, or, where only its ``gains`` were saved, the network itself, which must be folded."""
     if gauge is not None:
         return gauge(model)
     state = model if isinstance(model, Mapping) else tensors_of(model)
@@ -244,8 +244,6 @@ class Networks:
         enter as stored, and running statistics do not enter: they follow the units, but have the size of the data, so
         that as weights they would outvote all others.
         """
-        if self.stored:
-            return self.stated
         if {"scale", "linear"} & set(self.kinds):
             acting = self.balanced[0].sym
             states = [side.state for side in self.balanced]
