@@ -1,6 +1,6 @@
 """Reader of a captured program as terms: one rule for each operation; operations without a rule stay opaque."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate, pairwise, permutations, product
@@ -26,9 +26,9 @@ _FRESH = 0x100  # letters from here on do not occur in rules
 _LARGEST = 1 << 24  # most entries of a constant that are examined
 
 
-def rule(names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of some torch operations, given by their plain names in one text."""
-    return registering(RULES, [f"aten::{name}" for name in names.split()])
+def rule(names: str, more: Iterable[str] = ()) -> Callable[[Rule], Rule]:
+    """Register the rule of some torch operations, given by their plain names in one text, and of ``more``."""
+    return registering(RULES, [*(f"aten::{name}" for name in names.split()), *more])
 
 
 def rounded(x: Any) -> Any:

@@ -13,14 +13,10 @@ from .terms import Spec, View, letters_of, term
 _HIDING = -1e4
 
 
-def _plain(names: frozenset[str]) -> str:
-    return " ".join(name.removeprefix("aten::") for name in names)
-
-
 # ---- views
 
 
-@rule(f"{_plain(COPIES)} dropout native_dropout lift_fresh_copy positive feature_dropout alpha_dropout real")
+@rule("dropout native_dropout lift_fresh_copy positive feature_dropout alpha_dropout real", COPIES)
 def _same(r: Reader, a: dict[str, Any]) -> View:
     return next(x for x in a.values() if isinstance(x, View))
 
@@ -233,7 +229,7 @@ def _convolution(r: Reader, a: dict[str, Any]) -> View:
     return r.affine(found, None, bias, 1)
 
 
-@rule(_plain(SCALED_DOT_PRODUCTS))
+@rule("", SCALED_DOT_PRODUCTS)
 def _attention(r: Reader, a: dict[str, Any]) -> View:
     q, k, v = a["query"], a["key"], a["value"]
     mask = next((a[name] for name in ("attn_mask", "attn_bias") if a.get(name) is not None), None)
@@ -308,7 +304,7 @@ def _group_norm(r: Reader, a: dict[str, Any]) -> list[View]:
     return [r.affine(found, a["weight"], a["bias"], 1)]
 
 
-@rule(_plain(BATCH_NORMS))
+@rule("", BATCH_NORMS)
 def _batch_norm(r: Reader, a: dict[str, Any]) -> list[View]:
     x, mean, variance = a["input"], a.get("running_mean"), a.get("running_var")
     if mean is None or variance is None or a.get("training"):
