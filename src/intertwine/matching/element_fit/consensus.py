@@ -3,6 +3,7 @@
 Also: what agreeing tensors pin, and flips of whole spaces at once, which no single step undoes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -241,10 +242,9 @@ def pinned(sym: Symmetry, agreeing: Collection[str]) -> set[Freedom]:
 
 def freedoms(space: Space) -> set[Freedom]:
     """The freedoms that may move a space."""
-    kinds = {"permutation": space.group.permutes, "linear": space.group.mixes}
-    counts = {"scale": space.group.scales, "sign": space.group.signs}
-    found = {(space.name, kind, 0) for kind, there in kinds.items() if there}
-    return found | {(space.name, kind, k) for kind, count in counts.items() for k in range(count)}
+    group = space.group
+    counts = {"permutation": group.permutes, "linear": group.mixes, "scale": group.scales, "sign": group.signs}
+    return {(space.name, kind, k) for kind, count in counts.items() for k in range(count)}
 
 
 def moving(layout: Layout) -> set[Freedom]:
@@ -255,11 +255,9 @@ def moving(layout: Layout) -> set[Freedom]:
 
 def flipping(block: Block) -> set[Freedom]:
     """The signs and bases that negate one block when they flip all units of their space."""
-    found: set[Freedom] = set()
-    for kind in ("sign", "linear"):
-        for freedom in _moving(block)[kind]:
-            found ^= {freedom}  # twice cancels
-    return found
+    kinds = _moving(block)
+    counts = Counter(kinds["sign"] + kinds["linear"])
+    return {freedom for freedom, count in counts.items() if count % 2}  # twice cancels
 
 
 def _moving(block: Block) -> dict[str, list[Freedom]]:

@@ -81,8 +81,8 @@ def moved_softly(stated: Problem, soft: Mapping[tuple[str, Row], Tensor]) -> dic
 def objective(stated: Problem, soft: Soft) -> Tensor:
     """``Σ <a, soft b>``, differentiable."""
     near = moved_softly(stated, soft)
-    terms = [(x * near[name]).sum(dtype=torch.float64) for name, x in stated.a.items()]
-    return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
+    terms = ((x * near[name]).sum(dtype=torch.float64) for name, x in stated.a.items())
+    return sum(terms, start=torch.zeros((), dtype=torch.float64))
 
 
 def gradient(stated: Problem, soft: Soft) -> tuple[float, Soft]:
