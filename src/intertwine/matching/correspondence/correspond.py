@@ -96,16 +96,13 @@ class Correspondence(Result):
         if not self:
             return f"{self.verdict}: {self.reason}"
         said = f"{counted(len(self.entries), 'entry')}, {self.renamed} under another name or in another form"
-        head = f"{self.verdict}{f' ({self.part})' if self.part else ''}: {said}; {self._proof}"
+        proof = "not proved: nothing was run"
+        if self.error is not None:
+            proof = f"proved, error {self.error:.1e} of {self.rtol:.1e} that rounding explains"
+        head = f"{self.verdict}{f' ({self.part})' if self.part else ''}: {said}; {proof}"
         lines = [f"  {entry}" for entry in self.entries if not entry.identity]
         lines += [f"  not read: {', '.join(self.unread)}"] if self.unread else []
         return "\n".join([head, *self.looked_through, *lines])
-
-    @property
-    def _proof(self) -> str:
-        if self.error is None:
-            return "not proved: nothing was run"
-        return f"proved, error {self.error:.1e} of {self.rtol:.1e} that rounding explains"
 
     _columns = ("a", "b", "change")
 

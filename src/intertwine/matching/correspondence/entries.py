@@ -119,21 +119,13 @@ def entries_of(found: Pairing) -> tuple[Entry, ...]:
     """The entries given by paired leaves; rows that the example did not read go with those that it read."""
     entries: dict[tuple, Entry] = {}
     for n, m in sorted(found.vertices.items()):
-        t, s = found.a.vertices[n].term, found.b.vertices[m].term
-        if t.op != "state" or s.op != "state":
+        v, w, letters = found.a.vertices[n], found.b.vertices[m], found.letters[n]
+        if v.op != "state" or w.op != "state" or not len(letters) == len(v.letters) == len(w.letters):
             continue
-        letters = found.letters[n]
-        # numbers and sizes of the leaves' indices, in dimension order
-        factors = ([a for dim in x.layout for f in dim if f.axis is not None for a in f.axis.leaves()] for x in (t, s))
-        places = (found.a.place[t][1], found.b.place[s][1])
-        ours, theirs = ([(place[a], a.size) for a in axes] for place, axes in zip(places, factors))
-        if len(letters) < len(ours) or len(ours) != len(theirs):
-            continue
-        sizes = tuple(size for _, size in theirs)
-        place = {i: k for k, (i, _) in enumerate(theirs)}
-        order = tuple(place[letters[i]] for i, _ in ours)
-        regions = Region.of(str(t.source), t.layout), Region.of(str(s.source), s.layout)
-        entry = Entry(*regions, *_merged(sizes, order))
+        sizes = [size for size, *_ in w.letters]  # indices of stored tensors are numbered in the order of dimensions
+        order = [letters[i] for i in range(len(sizes))]
+        ours, theirs = (Region.of(str(x.term.source), x.term.layout) for x in (v, w))
+        entry = Entry(ours, theirs, *_merged(sizes, order))
         entries.setdefault((entry.a, entry.b), entry)
     return tuple(_completed(_joined(list(entries.values()))))
 

@@ -51,13 +51,13 @@ class Graph:
             graph._add(t)
         for k, view in enumerate(outputs):
             number, letters = graph.place[view.term]
-            axes = [(letters[a], d, i) for d, dim in enumerate(view.dims) for i, a in enumerate(leaves(dim))
-                    if a in letters]  # fmt: skip
-            sizes = graph.vertices[number].letters
-            read = number, {j: i for i, (j, _, _) in enumerate(axes)}
-            roles = [(sizes[j][0], (d, i), True) for j, d, i in axes]
+            axes = {letters[a]: (a.size, (d, i), True) for d, dim in enumerate(view.dims)
+                    for i, a in enumerate(leaves(dim)) if a in letters}  # fmt: skip
+            read = number, {j: i for i, j in enumerate(axes)}
             graph.outputs.append(len(graph.vertices))
-            graph.vertices.append(Vertex("output", (k,), [read], roles, Term("output", where=view.term.where)))
+            graph.vertices.append(
+                Vertex("output", (k,), [read], [*axes.values()], Term("output", where=view.term.where))
+            )
         live = set(graph.outputs)
         for n, v in reversed([*enumerate(graph.vertices)]):
             live |= {u for u, _ in v.operands} if n in live else set()
