@@ -22,7 +22,7 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
 from ..testing import outputs, relative_error, tolerance
 from .components import Pair
-from .coordinates.networks import NEAR, gauge_of, turning
+from .coordinates.networks import NEAR, gauge_of, same_form, turning
 from .correspondence.correspond import SETTINGS, correspond, in_code_of, in_one_code
 from .decision import decided, other_architectures
 from .judgement.configurations import differing_settings, settings_of, sizes_and_settings
@@ -219,7 +219,7 @@ def _by_name(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | No
     if sym is None:
         sym = symmetries(a, example_inputs)
         other = sym if replaced or made else symmetries(b, example_inputs)
-        if (sym.spaces, sym.layouts) != (other.spaces, other.layouts):
+        if not same_form(sym, other):
             if not (sym.path_only or other.path_only):
                 tied = ", ".join(sorted(sym.aliases.keys() ^ other.aliases.keys()))
                 if not tied:
@@ -295,7 +295,7 @@ def _in_other_code(a: nn.Module, b: nn.Module, example_inputs: Any, example_inpu
         verdict = DIFFERENT
         reason = f"other architectures: the outputs have shapes {shapes[0]} and {shapes[1]}; {reason}"
     elif found.verdict == SETTINGS and found.error is not None:
-        alike = bool(ours) and shapes[0] == shapes[1] and relative_error(ours, theirs) <= tolerance(torch.float32)
+        alike = bool(ours) and _error(ours, theirs) <= tolerance(torch.float32)
         verdict = UNTOLD if alike else DIFFERENT
         reason += "; yet both give the same outputs here: weights may make up for them" * alike
     return Match(verdict, float("inf"), float("inf"), None, reason, correspondence=found)

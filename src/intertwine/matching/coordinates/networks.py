@@ -51,7 +51,7 @@ class Gauge:
             if model is one or model is folded:
                 return folded
         made = _fold(model, self.example_inputs)
-        if made is None or _form(made.sym) != _form(self.sym):
+        if made is None or not same_form(made.sym, self.sym):
             raise ValueError("model must fold like the networks that were aligned. Got another form: align it itself.")
         return made.known[0][1]
 
@@ -74,7 +74,7 @@ def gauge_of(models: Sequence[nn.Module], example_inputs: Any, sym: Symmetry) ->
     if program is None or not any(call.op in NORMALISING for call in program.calls):
         return None
     found = [one for model in models if (one := _fold(model, example_inputs)) is not None]
-    if len(found) < len(models) or any(_form(one.sym) != _form(found[0].sym) for one in found):
+    if len(found) < len(models) or not all(same_form(one.sym, found[0].sym) for one in found):
         return None
     folded = replace(found[0].sym, dtype=sym.dtype, notes=sym.notes, path_only=sym.path_only, caches=sym.caches)
     return replace(found[0], sym=folded, known=tuple(pair for one in found for pair in one.known))
@@ -135,8 +135,9 @@ def turning(sym: Symmetry, a: State, b: State) -> tuple[Transformation, float]:
     return g, least
 
 
-def _form(sym: Symmetry) -> tuple[object, object]:
-    return sym.spaces, sym.layouts
+def same_form(sym: Symmetry, other: Symmetry) -> bool:
+    """Whether two symmetries have the same elements, which move the same tensors in the same way."""
+    return (sym.spaces, sym.layouts) == (other.spaces, other.layouts)
 
 
 PRECISION = {torch.float32: 1e-7, torch.float64: 1e-12}  # of log scales: the rounding of such weights
@@ -317,6 +318,6 @@ def common_symmetry(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmet
             check_ties(sym, tensors_of(model), written=True)
         return sym, sym
     sym, sym_b = symmetries(a, example_inputs), symmetries(b, example_inputs)
-    if (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):
+    if not same_form(sym, sym_b):
         raise ValueError("a and b must be of one architecture. Got equal shapes, but models with other symmetries.")
     return sym, sym_b
