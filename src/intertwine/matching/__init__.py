@@ -1,4 +1,10 @@
-"""Matching: the element of the symmetry group that takes one network to another, and what it reveals."""
+"""Matching: the element of the symmetry group that takes one network to another, and what it reveals.
+
+Five steps: coordinates in which networks can be compared weight by weight (``coordinates``), costs of pairs of units
+(``costs``), the best step of one space (``solvers.steps``), a schedule of such steps (``solvers``; ``element_fit`` then
+fits scales and bases, ``components`` does so part by part), and a judgement of what is left (``judgement``,
+``decision``). Networks in other code are first brought into one code (``correspondence``).
+"""
 
 from .align import Alignment, align
 from .correspondence.correspond import Correspondence, correspond
