@@ -134,12 +134,11 @@ class Alignment(Result):
     def cosines(self) -> tuple[float, float]:
         """The mean cosine over all matched units, and its level by chance; NaN where unknown."""
         known = {name: x[~x.isnan()] for name, x in self.quality.items()}
-        units = {name: len(x) for name, x in known.items() if len(x)}
-        total = sum(units.values())
+        total = sum(len(x) for x in known.values())
         if not total:
             return float("nan"), float("nan")
-        mean = sum(float(known[name].sum()) for name in units) / total
-        return mean, sum(self.chance.get(name, float("nan")) * n for name, n in units.items()) / total
+        levels = (self.chance.get(name, float("nan")) * len(x) for name, x in known.items() if len(x))
+        return sum(float(x.sum()) for x in known.values()) / total, sum(levels) / total
 
     def summary(self) -> str:
         """The solver, the distance of the networks before and after, and a line for every space."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,7 @@ FITS = 40  # rounds of bases and scales in turn: copies need one or two; bases t
 _ROUNDED = 1e-5  # residual of float32 weights; linear chains that leave more are fitted as a whole
 _JOINED = 2  # fits of a whole chain: the second uses the coordinates of the target weights
 _HELPS = 0.99  # share of the residual below which a fit must fall to be followed by another
+_residual = attrgetter("residual")
 
 
 class UnitMatch(NamedTuple):
@@ -153,10 +155,6 @@ class _Posed:
 
     def _near(self, g: Transformation) -> dict[str, Tensor]:
         return {**self.a, **moved(self.sym, g, self.a)}
-
-
-def _residual(match: UnitMatch) -> float:
-    return match.residual
 
 
 def closest(a: Balanced, b: Balanced) -> tuple[Transformation, float]:

@@ -69,12 +69,9 @@ def _square(x: Tensor) -> float:
 
 def unweighted(quality: Mapping[str, Tensor]) -> list[str]:
     """A note for each space with units whose weights are all zero in one network."""
+    said = "of {} without weights in one network: any match is as good"
     counts = {name: int(cosines.isnan().sum()) for name, cosines in quality.items()}
-    return [
-        f"{counted(n, 'unit')} of {name} without weights in one network: any match is as good"
-        for name, n in counts.items()
-        if n
-    ]
+    return [f"{counted(n, 'unit')} {said.format(name)}" for name, n in counts.items() if n]
 
 
 def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, float]:

@@ -278,9 +278,8 @@ def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
 
 def _improve(costs: Costs, space: Space, fast: bool) -> bool:
     """Move one space and its inner spaces if that raises the objective; returns whether a basis rotated."""
-    outer = any(space.name in s.parents for s in costs.problem.sym.spaces)
     steps = [step_of(costs, space, fast)]
-    if outer:
+    if space.name in costs.problem.sym.outer:
         steps.append(nested_step(costs, space, fast))
     still = _STILL[costs.problem.dtype]
     stays = [all(step[name].is_identity(still) for name in costs.moving(step)) for step in steps]
