@@ -182,7 +182,7 @@ class Costs:
                 if known is not here:
                     self._seen[m] = here
                     if (product := self._changed(m, beside, known, here)) is not None:
-                        add_to(totals, m.row, product)
+                        totals[m.row] = product.add_(totals[m.row]) if m.row in totals else product
         self._totals[space] = totals
         return totals
 
