@@ -41,6 +41,29 @@ def test_a_rotated_stream_is_found_once_norms_are_folded(run, tmp_path):
     assert "note: gains of norms were folded first" in ran.out
 
 
+def test_experts_count_although_their_names_on_disk_are_others(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "head_dim": 8,
+    }
+    config = transformers.MixtralConfig(**sizes, num_key_value_heads=2, vocab_size=32, num_local_experts=4)
+    for seed, folder in enumerate(("a", "b", "stranger")):
+        torch.manual_seed(seed)
+        model = transformers.MixtralForCausalLM(config)
+        if folder == "a":
+            first = model
+        if folder == "b":  # another network with the experts of the first
+            model.model.layers[0].mlp = first.model.layers[0].mlp
+        model.save_pretrained(tmp_path / folder)
+    ran = run("lineage", "a", "b")
+    assert ran.out.startswith("derived (exact, p < 1e-") and "was not tested" not in ran.out, ran.out + ran.err
+    assert run("lineage", "a", "stranger").out.startswith("no sign of descent")
+
+
 def test_bad_input(run, files, tmp_path):
     ran = run("lineage", "a.safetensors", "a.safetensors", "--model", MODEL)
     assert ran.code == 2 and "B must be another checkpoint than A" in ran.error

@@ -81,12 +81,12 @@ def _pair(asked: Lineage) -> iw.Lineage:
 
 def _fits(sym: iw.Symmetry, state: Mapping[str, torch.Tensor], count: int = 1) -> bool:
     """Whether a checkpoint holds the model in its own shapes, and ``count`` such networks fit in memory comfortably."""
-    from ...symmetry.spaces import axis_size
+    shapes = {n: layout.shape for n, layout in sym.layouts.items()}
+    return count * _weights(sym) < _LARGE and all(n in state and state[n].shape == shapes[n] for n in shapes)
 
-    shapes = {n: tuple(axis_size(axis) for axis in layout.axes) for n, layout in sym.layouts.items()}
-    return count * sum(map(prod, shapes.values())) < _LARGE and all(
-        n in state and state[n].shape == shapes[n] for n in shapes
-    )
+
+def _weights(sym: iw.Symmetry) -> int:
+    return sum(prod(layout.shape) for layout in sym.layouts.values())
 
 
 def _families(asked: Lineage) -> iw.provenance.Tree:
@@ -157,9 +157,18 @@ def _named(
     tables += [{n.removeprefix(start): n for n in state} for start in starts]
     names = max(tables, key=lambda table: len(wanted & table.keys()))
     here = len(wanted & names.keys())
-    if here < _PRESENT * len(wanted) and spec.startswith(HF):  # names on disk may differ from the model's
-        with suppress(CheckpointError):  # a checkpoint of another model is refused below
-            return inputs.open_alone(spec, inputs.read_checkpoint(path)).state_dict()
+    if here < len(wanted) and not sym.aliases.keys() | wanted >= names.keys() and spec.startswith(HF):
+        # names on disk may differ from the model's, as those of experts do
+        if _weights(sym) < _LARGE:
+            with suppress(CheckpointError):  # a checkpoint of another model is refused below
+                loaded = inputs.open_alone(spec, inputs.read_checkpoint(path)).state_dict()
+                if len(wanted & loaded.keys()) > here:
+                    return loaded
+        elif not other:
+            absent = next(n for n in wanted if n not in names)
+            tell(
+                f"{path.name} has no tensors named {absent!r}, ...: {len(wanted) - here} of {len(wanted)} not compared"
+            )
     if here < _PRESENT * len(wanted) and not other:
         absent = next(n for n in wanted if n not in names)
         raise ValueError(
