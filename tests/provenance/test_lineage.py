@@ -391,6 +391,17 @@ def test_other_names_and_layouts_are_found_by_what_they_hold(layout):
     assert plain.log_p < found.log_p  # the choice of partners is paid for
 
 
+def test_experts_made_from_one_mlp_and_then_tuned_are_paired_whole():
+    a = net(0)
+    sym, state = iw.symmetries(a, X), tensors_of(a)
+    torch.manual_seed(1)
+    near = lambda x: x + 0.2 * x.std() * torch.randn_like(x)
+    experts = {f"experts.{k}.w": near(state["2.weight"]) for k in range(16)}
+    found = lineage_of_states(sym, state, {n: near(x) for n, x in state.items() if n != "2.weight"} | experts)
+    assert found.verdict == "derived" and found.evidence == "exact", str(found)
+    assert any("such as 2.weight from experts." in note and ".w and " not in note for note in found.notes)
+
+
 def test_strangers_in_another_layout_are_no_kin():
     sym = iw.symmetries(decoder(), tokens())
     stranger = fused(decoder(seed=7).state_dict(), (".q.", ".k.", ".v."), ".attn.qkv.")

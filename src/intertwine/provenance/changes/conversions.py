@@ -193,12 +193,16 @@ def _probes(x: Tensor, wanted: int, exact: bool) -> Iterator[tuple[str, Tensor]]
 def _origins(way: _Way, seen: list[tuple[Tensor, _Way]], threshold: float) -> tuple[float, int, Collection[_Way]]:
     """The share of rows found, the plainness of the reading, and the sources; none if fewer than half were found.
 
-    Among equal sources the one of the same layer is taken, then the first. Readings along the first axis are plainer.
+    Among equal sources the one of the same layer is taken, then the first; one source that holds all rows is taken
+    alone. Readings along the first axis are plainer.
     """
     values = torch.stack([best for best, _ in seen])
     good = (values > values.amax(0) - _TIE).int()
     near = torch.tensor([[layer_of(source) == layer_of(way[0])] for _, (source, _) in seen])
     picked = (good + good * near).argmax(0)
+    whole = (values > threshold).all(1)  # such as experts that all descend from one MLP, each nearest in some rows
+    if len(set(picked.tolist())) > 1 and bool(whole.any()):
+        picked = torch.full_like(picked, int((values.mean(1) * whole).argmax()))
     there = values.gather(0, picked[None])[0] > threshold
     where = [seen[k][1] for k in picked.tolist()]
     share = float(there.double().mean())
