@@ -200,3 +200,29 @@ def test_channels_in_copies_are_seen_by_the_lengths_of_their_readers(scale):
             net[2].weight.copy_(net[2].weight[:, torch.randperm(16)])  # copies at one distance are an order
     notes = iw.lineage(a, b, x).notes
     assert any("several times over in 2.weight" in note for note in notes), notes
+
+
+class Experts(nn.Module):
+    """Experts that all start as one MLP, as upcycling of a dense network leaves them."""
+
+    def __init__(self, seed, noise=0.1, experts=8):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.gate, self.up, self.down = (nn.Parameter(torch.randn(s)) for s in ((6, experts), (1, 6, 24), (1, 24, 3)))
+        for p in (self.up, self.down):
+            p.data = p.data.expand(experts, -1, -1) + noise * torch.randn(experts, *p.shape[1:])
+
+    def forward(self, x):
+        hidden = torch.einsum("nd,edf->nef", x, self.up).relu()
+        return torch.einsum("nef,efo,ne->no", hidden, self.down, (x @ self.gate).softmax(-1))
+
+
+def test_experts_made_from_one_mlp_count_once():
+    sym = iw.symmetries(Experts(0), torch.randn(2, 6))
+    assert sorted(s.size for s in sym.spaces) == [8, 24]
+    nets = [tensors_of(Experts(seed)) for seed in range(16)]
+    found = [in_place(sym, a, b) for k, a in enumerate(nets) for b in nets[:k]]
+    p = torch.tensor([s.log_p for f in found for s in f.spaces if s.units == 24]).exp()
+    assert len(p) == len(found) == 120 and (p < 0.1).sum() < 24 and (p < 0.01).sum() < 6 and p.min() > 1e-4
+    related = in_place(sym, nets[0], {n: t + 0.1 * torch.randn_like(t) for n, t in nets[0].items()})
+    assert related.log_p < -50

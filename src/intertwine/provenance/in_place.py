@@ -29,6 +29,7 @@ from .units import View, ordered_spaces, similarity, views
 _LIMIT = 4.5  # standard deviations: a p-value of 7e-6, since a space may have many tensors
 _SORTED = 0.999  # rank correlation from which small spaces count as sorted
 _FEWEST = 5  # fewest units whose sorting can be seen
+_FEW = 16  # units up to which an order is sought in every parent
 _COPIED = 0.99  # cosine of a unit with its copy
 _LONG = 8  # weights per unit from which none is so similar to another by chance
 _SAMPLE = 256  # units whose neighbours are examined: the first ones, and as many spread over all
@@ -42,6 +43,9 @@ class _Seen:
     pieces: list[Tensor] = field(default_factory=list)
     order: str = ""  # Evidence that the units of the first network are in an order, or an empty string
     size: Tensor | None = None  # Sum of ``|w|^1.5`` by unit over all tensors, by which canonical forms and pruning sort
+
+    # Whether units of the parents, such as experts made from one MLP, share an order in a: they are then ordered as one
+    joint: bool = False
 
     @property
     def told(self) -> list[Tensor]:
@@ -62,11 +66,18 @@ class _Seen:
         tensor, whereas sorted units rule out the space.
         """
         rows, theirs = view.rows(x), view.rows(y)
+        if not self.joint and _repeated(rows):
+            self.joint, self.pieces = True, [s.sum(0, keepdim=True) for s in self.pieces]
+            self.size = None if self.size is None else self.size.sum(0, keepdim=True)
+        each = rows
+        if self.joint:
+            rows, theirs = (t.movedim(0, 1).flatten(1)[None] for t in (rows, theirs))
+            each = rows if rows.shape[1] > _FEW else each  # one order of few units shows too little
         size = rows.float().abs().pow(1.5).sum(-1)
         self.size = size if self.size is None else self.size + size
         if not self.order and _sorted(size):
             self.order = f"units of a are sorted by their weights in {tensor}"
-        if not self.order and (_serial(size[..., None]) or _serial(rows)):
+        if not self.order and (_serial(size[..., None]) or _serial(each)):
             self.order = f"units of a stand in an order: neighbours are alike in {tensor}"
         if not self.order and _copied(rows):
             self.order = f"most units of a stand there several times over in {tensor}"
@@ -107,6 +118,20 @@ def _serial(rows: Tensor) -> bool:
             if float(rank.mean() - 0.5) * (12 * rank.numel()) ** 0.5 > _LIMIT:
                 return True
     return False
+
+
+def _repeated(rows: Tensor) -> bool:
+    """Whether units ``(P, n, d)`` resemble those with the same number in the next of ``P`` parents more than others.
+
+    As in ``_serial``, the similarity to that one has a uniform rank if units of the parents are in unrelated orders.
+    """
+    if len(rows) < 2:
+        return False
+    rows = rows[:, :_SAMPLE]
+    alike = similarity(rows, rows.roll(1, 0))
+    this = alike.diagonal(dim1=-2, dim2=-1)[..., None]
+    rank = ((alike < this).sum(-1) + (alike == this).sum(-1) / 2) / alike.shape[-1]
+    return bool(alike.any()) and float(rank.mean() - 0.5) * (12 * rank.numel()) ** 0.5 > _LIMIT
 
 
 def _copied(rows: Tensor) -> bool:
