@@ -73,6 +73,18 @@ def test_what_is_ambiguous_is_listed(sym):
     assert "ambiguous:" in found.summary()
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_equal_to_its_embedding_under_other_names(tied):
+    model, x = decoder(tied=tied), tokens()
+    with torch.no_grad():
+        model.head.weight.copy_(model.embed.weight)
+    other = renamed({n: t.clone() for n, t in state(model).items()}, {"embed.": "wte.", "head.": "output."})
+    found = iw.diff(model, other, x)
+    assert found.same_function and kinds(found) == ({"renamed", "untied"} if tied else {"renamed"}), str(found)
+    found = iw.diff(other, model, x)
+    assert found.same_function and kinds(found) == ({"renamed", "tied"} if tied else {"renamed"}), str(found)
+
+
 def test_renamed_permuted_and_tuned_is_compared_in_order_and_said_so():
     (a, x), tuned = one_layer(), decoder(layers=1)
     sym = iw.symmetries(a, x)

@@ -369,15 +369,21 @@ def _by_order(done: Conversion) -> None:
 
 
 def _doubles(done: Conversion) -> None:
-    """Record tensors that were matched to one of several with equal values."""
+    """Record tensors that were matched to one of several with equal values, and give each of them one of its own."""
     offered = dict.fromkeys(n for names in done.among.values() for n in names)
     read = ((name, done.source[name]) for name in offered)
     twins = by_key(((x.shape, float(x.double().sum())), n) for n, x in read if x.numel() > 1 and not constant(x))
     several = {n: names for names in twins.values() if len(names) > 1 for n in names}
+    taken = set[str]()
     for name in (n for n in done.found if n in done.certain):
         chosen = done.found[name][0].source
         if len({rows.source for rows in done.found[name]}) == 1:
             same = [n for n in several.get(chosen, ()) if torch.equal(done.source[n], done.source[chosen])]
+            free = [n for n in same if n not in done.used]
+            if free and chosen in taken:  # tensors that are equal on both sides, such as an embedding and its head
+                done.found[name] = tuple(replace(rows, source=free[0]) for rows in done.found[name])
+                chosen = free[0]
+            taken.add(chosen)
             if len(same) > 1:
                 why = f"{len(same)} tensors with equal values: {', '.join(same[:4])}"
                 done.ambiguous[name] = f"{name} may be any of {why}; taken for {chosen}"

@@ -1,7 +1,7 @@
 """Pairs of tensors of two checkpoints under the model's names, and differences of names and layouts in words."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -28,7 +28,7 @@ _WORDS = {  # for each kind, and for some from the other side
     "transposed": "transposed: (inputs, outputs) instead of (outputs, inputs) or back, as Conv1D has it",
     "split": "parts of one tensor before: split",
     "reshaped": "of another shape with the same entries",
-    "repeated": "the same rows several times: heads that shared keys and values have their own",
+    "repeated": "the same rows several times, as if heads that shared keys and values, or experts, had got their own",
     "untied": "a copy of a tensor that another name has too: untied",
 }
 _TURNED = {
@@ -106,6 +106,8 @@ def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = 
             f"found by what it holds: {_first(a)} in a, {_first(b)} in b."
         )
     known = {*names} | ties | used
+    copies = {n: m for n in ties for m in _copies(n, sym.aliases[n], found, source, known)}
+    known |= {*copies.values()}
     only = [n for n in own if n not in names], [n for n in source if n not in known]
     missing, new = in_time(*map(_some, (target, source), only))
     before, after = in_time(ours, theirs)
@@ -126,10 +128,25 @@ def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = 
         findings=(
             *layer_findings(layers, a, b),
             *_resized(resized, sym, whole_before, whole_after),
+            *(_copy_finding(n, m, turned) for n, m in copies.items()),
             *_conversion_findings(found, [n for n in names if n not in found], turned),
         ),
         ambiguous=ambiguous,
     )
+
+
+def _copies(name: str, kept: str, found: Entries, source: State, known: Collection[str]) -> list[str]:
+    """The tensor of the other checkpoint that a tied one became under another name, equal to the one it was tied to."""
+    entries = found.get(kept, ())
+    if name in source or len(entries) != 1 or not entries[0].b.whole:
+        return []
+    x, others = source[entries[0].b.name], (n for n in source if n not in known)
+    return [n for n in others if source[n].shape == x.shape and torch.equal(source[n], x)][:1]
+
+
+def _copy_finding(name: str, other: str, turned: bool) -> Finding:
+    said = f"{other}, an own tensor {'now' if turned else 'before'} with the values of the one that it is tied to"
+    return Finding("untied" if turned else "tied", f"{name} is {said}", (name,))
 
 
 def _some(state: State, names: Iterable[str]) -> State:
