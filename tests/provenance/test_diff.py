@@ -494,3 +494,17 @@ def test_small_entries_that_are_differences_of_large_ones_are_rounded_with_them(
     with torch.no_grad():
         b[0].weight.copy_(weight + 1e-6 * weight.std() * torch.randn_like(weight))
     assert not iw.diff(a, b, torch.randn(5, 32)).same_function
+
+
+def test_experts_that_are_alike_and_stand_in_another_order_are_permuted():
+    torch.manual_seed(0)
+    gate, up, down = torch.randn(6, 4), torch.randn(1, 6, 8), torch.randn(1, 8, 3)
+    near = lambda t: t + 0.1 * torch.randn(4, *t.shape[1:])
+    weights = {"gate": gate, "up": near(up), "down": near(down)}
+    order = [2, 0, 3, 1]
+    moved = {n: t[:, order] if n == "gate" else t[order] for n, t in weights.items()}
+    run = lambda m, x: torch.einsum("nef,efo,ne->no", torch.einsum("nd,edf->nef", x, m.up).relu(), m.down, gates(m, x))
+    gates = lambda m, x: (x @ m.gate).softmax(-1)
+    a, b = (Made(run, **{n: nn.Parameter(t.clone()) for n, t in some.items()}) for some in (weights, moved))
+    found = iw.diff(a, b, torch.randn(5, 6))
+    assert found.same_function and kinds(found) == {"permuted"}, str(found)

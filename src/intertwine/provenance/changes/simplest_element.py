@@ -8,6 +8,7 @@ from math import exp, inf, log
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ..._io.lazy import LazyState, State
 from ..._nested import by_key
@@ -28,6 +29,8 @@ from ...symmetry.transformation import Transformation, identity
 
 _SPARSER = 0.05  # share of newly zero entries above which elements are sought without these entries
 _IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place, above which no other is closer
+_FEW = 64  # units that are compared with each other
+_CLOSER = 1e-3  # by how much another unit must be closer, more than rounding makes it
 _FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # relative distances that rounding leaves
 _ROUNDING = {torch.float32: PRECISIONS["float32"], torch.float64: PRECISIONS["float64"]}  # what fits may leave
 _SNAPS = (0.05, 0.01, 1e-3, 0.0)  # log scales below which a unit may be left unscaled
@@ -157,10 +160,16 @@ class FoldedPair:
             total, count = torch.zeros(()), torch.zeros(())
             for m in some:
                 x, y = (m.view(m.block.read(side.state[m.tensor])).double() for side in (self.a, self.b))
-                norms = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
-                live = (norms > 0).double() * x.shape[-1]
-                total, count = total + live * torch.nan_to_num((x * y).sum(-1) / norms), count + live
-            if bool((total < _IN_PLACE * count).any()):
+                x, y, length = normalize(x, dim=-1), normalize(y, dim=-1), x.shape[-1]
+                every = m.space.size <= _FEW  # all pairs: a few units, such as experts, may all be alike
+                cosines = x @ y.mT if every else (x * y).sum(-1)
+                live = x.any(-1)[..., None] & y.any(-1)[..., None, :] if every else x.any(-1) & y.any(-1)
+                total, count = total + length * cosines, count + length * live
+            here = total.diagonal(dim1=-2, dim2=-1) if total.ndim and every else total
+            there = count.diagonal(dim1=-2, dim2=-1) if total.ndim and every else count
+            if bool((here < _IN_PLACE * there).any()):
+                return False
+            if total.ndim and every and bool((total.amax(-1) > here + _CLOSER * there).any()):
                 return False
         return True
 
