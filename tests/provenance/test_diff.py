@@ -508,3 +508,10 @@ def test_experts_that_are_alike_and_stand_in_another_order_are_permuted():
     a, b = (Made(run, **{n: nn.Parameter(t.clone()) for n, t in some.items()}) for some in (weights, moved))
     found = iw.diff(a, b, torch.randn(5, 6))
     assert found.same_function and kinds(found) == {"permuted"}, str(found)
+
+
+def test_the_parting_of_programs_is_said_of_the_right_network():
+    a, b = (nn.Sequential(nn.Linear(6, 8), act(), nn.Linear(8, 3)) for act in (nn.Tanh, nn.Sigmoid))
+    b = nn.Sequential(nn.Identity(), *b)
+    said = next(f.text for f in iw.diff(a, b, torch.randn(4, 6)).findings if f.kind == "other programs")
+    assert said.index("tanh") < said.index("sigmoid"), said

@@ -184,7 +184,10 @@ def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | No
     pairs = paired(sym, _state(a), _state(b), program.entries if program and not program.part else None)
     guessed = list[Finding]()
     if program is not None and not program and pairs.converted:
-        said = f"the programs do not correspond ({program.reason})"
+        reason = getattr(
+            _programs(a if isinstance(a, nn.Module) else None, b, example_inputs), "reason", program.reason
+        )
+        said = f"the programs do not correspond ({reason})"
         guessed.append(Finding("other programs", f"{said}: tensors are paired by what they hold, maybe by chance"))
     folds, g = explained(pairs.sym, pairs.a, pairs.b)
     changes = told_apart(pooled(_settled([*_changes(pairs, g)], pairs, folds, g)), pairs.sym, g)
