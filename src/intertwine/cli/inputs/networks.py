@@ -18,7 +18,7 @@ from ..._random import seeded
 from ..._untrusted.checkpoints import HF, SETTINGS, check_checkpoint, not_finite, unnamed
 from ...errors import CheckpointError, DataError
 from ...lab import networks
-from ...lab.networks.hugging_face import load_pretrained, stored_names
+from ...lab.networks.hugging_face import as_loaded, load_pretrained
 from ...lab.training import build_with, check_card, choose_device, load_weights, plain_names, read_card
 from ...symmetry import Symmetry, symmetries
 from .._command import one_thread
@@ -240,8 +240,7 @@ def stored_state(path: Path, spec: str) -> LazyState:
     if not spec.startswith(HF):
         return state
     with torch.device("meta"):
-        names = stored_names(build_model(spec), state)
-    return state if all(new == old for new, old in names.items()) else LazyState.renamed(state, names)
+        return as_loaded(build_model(spec), state)
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,16 @@ import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
+from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from ..._io import read_tensors, write_json
 from ..._io.gguf_file import GGUF, gguf_tensors
-from ..._io.lazy import StoredState, no_weights
+from ..._io.lazy import LazyState, StoredState, no_weights
 from ..._untrusted.checkpoints import HF
 from ..._untrusted.construction import limited_construction
 from ..._untrusted.files import check_fields, json_of, within
@@ -109,32 +110,45 @@ def fresh_model(directory: Path) -> nn.Module:
         return build()
 
 
-def stored_names(model: nn.Module, stored: Collection[str]) -> dict[str, str]:
-    """The name under which a directory holds each tensor, by the name in the model.
+def as_loaded(model: nn.Module, stored: LazyState) -> LazyState:
+    """A directory's tensors under the names, and in the form, that loading gives them; read on demand.
 
-    ``save_pretrained`` writes older names for some architectures, such as ViT, and loading renames them.
+    ``save_pretrained`` keeps older names for some architectures, such as ViT, and every expert's tensors by themselves.
 
     Raises:
-        CheckpointError: If loading also changes tensors, for example stacks those of experts.
+        CheckpointError: If loading would also split tensors.
     """
     try:
+        from transformers import core_model_loading as loading
         from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import WeightRenaming, rename_source_key
-    except ImportError:  # transformers 4 renames nothing
-        return {name: name for name in stored}
+    except ImportError:  # transformers 4 converts nothing
+        return stored
     ways: list[Any] = get_model_conversion_mapping(model)  # type: ignore[arg-type]
-    renames = [way for way in ways if isinstance(way, WeightRenaming)]
-    others = [way for way in ways if not isinstance(way, WeightRenaming)]
-    found, own, prefix = dict[str, str](), model.state_dict(), getattr(model, "base_model_prefix", None)
-    for name in stored:
-        new, changed = rename_source_key(name, renames, others, prefix, own)
-        if changed is not None:
+    renames = [way for way in ways if isinstance(way, loading.WeightRenaming)]
+    others = [way for way in ways if not isinstance(way, loading.WeightRenaming)]
+    by_source = {source: way for way in others for source in way.source_patterns}
+    own, prefix = model.state_dict(), getattr(model, "base_model_prefix", None)
+    parts: dict[str, list[tuple[str, str | None]]] = {}
+    for name in sorted(stored, key=loading.dot_natural_key):
+        new, source = loading.rename_source_key(name, renames, others, prefix, own)
+        if source is not None and len(by_source[source].target_patterns) > 1:
             raise CheckpointError(
-                f"tensors must be the model's own to be read one by one. Got {name!r}, which transformers converts "
-                "as it loads. Leave out --sharded."
+                f"tensors must be the model's own to be read one by one. Got {name!r}, which transformers splits as "
+                "it loads. Leave out --sharded."
             )
-        found[new] = name
-    return found
+        parts.setdefault(new, []).append((name, source))
+
+    def made(new: str) -> Tensor:
+        (name, source), *_ = parts[new]
+        if source is None:
+            return stored[name]
+        way = copy.deepcopy(by_source[source])
+        for name, source in parts[new]:
+            way.add_tensor(new, name, source, partial(stored.__getitem__, name))
+        return cast("Tensor", way.convert(new, model=model, config=model.config)[new])
+
+    unchanged = all(some == [(new, None)] for new, some in parts.items())
+    return stored if unchanged else LazyState({new: partial(made, new) for new in parts}, stored.folders)
 
 
 def read_config(directory: Path) -> dict[str, Any]:
