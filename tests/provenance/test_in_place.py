@@ -1,5 +1,6 @@
 """The exact test in place: laws over all permutations of the second network, and what it may not look at."""
 
+import copy
 import math
 from itertools import pairwise, permutations
 
@@ -226,3 +227,31 @@ def test_experts_made_from_one_mlp_count_once():
     assert len(p) == len(found) == 120 and (p < 0.1).sum() < 24 and (p < 0.01).sum() < 6 and p.min() > 1e-4
     related = in_place(sym, nets[0], {n: t + 0.1 * torch.randn_like(t) for n, t in nets[0].items()})
     assert related.log_p < -50
+
+
+class Deepened(nn.Module):
+    """Residual layers of which most started as copies of one, as depth upscaling leaves them."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        layer = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 8))
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 8))])
+        self.layers += [copy.deepcopy(layer) for _ in range(8)]
+        with torch.no_grad():
+            for p in self.parameters():
+                p.add_(0.02 * torch.randn_like(p))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def test_layers_made_from_one_layer_count_once():
+    sym = iw.symmetries(Deepened(0), torch.randn(2, 8))
+    nets = [tensors_of(Deepened(seed)) for seed in range(16)]
+    p = torch.tensor([in_place(sym, a, b).log_p for k, a in enumerate(nets) for b in nets[:k]]).exp()
+    assert (p < 0.1).sum() < 24 and (p < 0.01).sum() < 6 and p.min() > 1e-4  # of 120
+    related = in_place(sym, nets[0], {n: t + 0.1 * torch.randn_like(t) for n, t in nets[0].items()})
+    assert related.log_p < -20

@@ -9,7 +9,8 @@ alone leaves the null exact.
 Also the agreement of each block.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 
@@ -32,6 +33,7 @@ _FEWEST = 5  # fewest units whose sorting can be seen
 _FEW = 16  # units up to which an order is sought in every parent
 _COPIED = 0.99  # cosine of a unit with its copy
 _LONG = 8  # weights per unit from which none is so similar to another by chance
+_FIRST = 64  # weights of a unit by which copied layers are found
 _SAMPLE = 256  # units whose neighbours are examined: the first ones, and as many spread over all
 
 
@@ -46,11 +48,19 @@ class _Seen:
 
     # Whether units of the parents, such as experts made from one MLP, share an order in a: they are then ordered as one
     joint: bool = False
+    # Numbers of units of a in the first tensor, ``(P, n, d)``, and its name without the layer's, to find copied layers
+    rows: Tensor = field(default_factory=lambda: torch.empty(0))
+    kind: str = ""
 
     @property
     def told(self) -> list[Tensor]:
         """Similarities that distinguish units."""
         return [s for s in self.pieces if bool(s.any())]
+
+    @property
+    def form(self) -> object:
+        """What spaces of copied layers have in common."""
+        return self.kind, self.rows.shape, [s.shape for s in self.pieces]
 
     @property
     def untested(self) -> str:
@@ -73,6 +83,8 @@ class _Seen:
         if self.joint:
             rows, theirs = (t.movedim(0, 1).flatten(1)[None] for t in (rows, theirs))
             each = rows if rows.shape[1] > _FEW else each  # one order of few units shows too little
+        if not self.kind:
+            self.rows, self.kind = rows[:, :_SAMPLE, :_FIRST].float(), re.sub(r"\d+", "#", tensor)
         size = rows.float().abs().pow(1.5).sum(-1)
         self.size = size if self.size is None else self.size + size
         if not self.order and _sorted(size):
@@ -121,17 +133,33 @@ def _serial(rows: Tensor) -> bool:
 
 
 def _repeated(rows: Tensor) -> bool:
-    """Whether units ``(P, n, d)`` resemble those with the same number in the next of ``P`` parents more than others.
+    """Whether units ``(P, n, d)`` resemble those with the same number in the next of ``P`` parents more than others."""
+    return len(rows) > 1 and _in_step(rows[:, :_SAMPLE], rows[:, :_SAMPLE].roll(1, 0))
 
-    As in ``_serial``, the similarity to that one has a uniform rank if units of the parents are in unrelated orders.
+
+def _in_step(x: Tensor, y: Tensor) -> bool:
+    """Whether units ``(P, n, d)`` resemble those with the same number more than others.
+
+    As in ``_serial``, the similarity to that one has a uniform rank if both sides are in unrelated orders.
     """
-    if len(rows) < 2:
-        return False
-    rows = rows[:, :_SAMPLE]
-    alike = similarity(rows, rows.roll(1, 0))
+    alike = similarity(x, y)
     this = alike.diagonal(dim1=-2, dim2=-1)[..., None]
     rank = ((alike < this).sum(-1) + (alike == this).sum(-1) / 2) / alike.shape[-1]
     return bool(alike.any()) and float(rank.mean() - 0.5) * (12 * rank.numel()) ** 0.5 > _LIMIT
+
+
+def _together(seen: Mapping[str, _Seen]) -> Iterator[list[Tensor]]:
+    """Similarities of units that are ordered together: of each space, or of all that copied layers of a have.
+
+    In a network that was made deeper by repeating layers, units of the copies share one order, and ranks repeat each
+    other. Those of two unrelated networks made so would count several times. An order of all copies at once is exact,
+    whatever the layers of b.
+    """
+    groups: list[list[_Seen]] = []
+    for some in seen.values():
+        of = next((g for g in groups if g[0].form == some.form and _in_step(g[0].rows, some.rows)), None)
+        groups.append([some]) if of is None else of.append(some)
+    return ([sum(pieces[1:], pieces[0]) for pieces in zip(*(one.pieces for one in group))] for group in groups)
 
 
 def _copied(rows: Tensor) -> bool:
@@ -214,10 +242,12 @@ def in_place(sym: Symmetry, a: State, b: State) -> InPlace:
                 alone, space = log_tail([ranks(s) for s in found]), view.space
         shown.append(space)
         tensors.append(TensorAgreement(name, cosine(x, y), equal(x, y), alone))
-    places = {name: [ranks(s) for s in some.told] for name, some in seen.items() if not some.untested}
+    tested = {name: some for name, some in seen.items() if not some.untested}
+    places = {name: [ranks(s) for s in some.told] for name, some in tested.items()}
+    every = [[ranks(s) for s in pieces if bool(s.any())] for pieces in _together(tested)]
     judged = tuple(_judged(sym.titles[name], some, places.get(name)) for name, some in seen.items())
     told = (t if space is None or space in places else replace(t, log_p=None) for t, space in zip(tensors, shown))
-    return InPlace(judged, tuple(told), combined([*places.values()]) if places else None)
+    return InPlace(judged, tuple(told), combined(every) if every else None)
 
 
 def checked(x: Tensor, name: str, side: str) -> Tensor:
