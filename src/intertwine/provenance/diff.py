@@ -184,9 +184,8 @@ def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | No
     pairs = paired(sym, _state(a), _state(b), program.entries if program and not program.part else None)
     guessed = list[Finding]()
     if program is not None and not program and pairs.converted:
-        reason = getattr(
-            _programs(a if isinstance(a, nn.Module) else None, b, example_inputs), "reason", program.reason
-        )
+        turned = None if model is a else _programs(a, b, example_inputs)  # whose reason names the right ones a and b
+        reason = program.reason if turned is None else turned.reason
         said = f"the programs do not correspond ({reason})"
         guessed.append(Finding("other programs", f"{said}: tensors are paired by what they hold, maybe by chance"))
     folds, g = explained(pairs.sym, pairs.a, pairs.b)
@@ -217,9 +216,9 @@ def _reference(a: Network, b: Network) -> nn.Module | None:
     return modules[0] if modules else None
 
 
-def _programs(model: nn.Module | None, other: Network, example_inputs: Any) -> Correspondence | None:
+def _programs(model: Network | None, other: Network, example_inputs: Any) -> Correspondence | None:
     """The correspondence of the model to another network, by their programs; ``None`` if names show it."""
-    if model is None or not isinstance(other, nn.Module):
+    if not (isinstance(model, nn.Module) and isinstance(other, nn.Module)):
         return None
     ours, theirs = (side.state_dict().keys() for side in (model, other))
     if ours <= theirs or theirs <= ours:

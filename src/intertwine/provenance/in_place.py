@@ -9,7 +9,6 @@ alone leaves the null exact.
 Also the agreement of each block.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
@@ -21,6 +20,7 @@ from torch.nn.functional import normalize
 from .._io.lazy import State
 from .._nested import by_key
 from ..matching.judgement.deviation import pieces
+from ..matching.judgement.layers import with_layer
 from ..symmetry import Symmetry
 from ..symmetry.gauge.canonical import comparable
 from .changes.layers import block_of, runs
@@ -33,7 +33,7 @@ _FEWEST = 5  # fewest units whose sorting can be seen
 _FEW = 16  # units up to which an order is sought in every parent
 _COPIED = 0.99  # cosine of a unit with its copy
 _LONG = 8  # weights per unit from which none is so similar to another by chance
-_FIRST = 64  # weights of a unit by which copied layers are found
+_FIRST = 64  # units, and weights of each, by which copied layers are found
 _SAMPLE = 256  # units whose neighbours are examined: the first ones, and as many spread over all
 
 
@@ -48,7 +48,7 @@ class _Seen:
 
     # Whether units of the parents, such as experts made from one MLP, share an order in a: they are then ordered as one
     joint: bool = False
-    # Numbers of units of a in the first tensor, ``(P, n, d)``, and its name without the layer's, to find copied layers
+    # Numbers of units of a in the first tensor, ``(P, n, d)``, and its name in layer 0, to find copied layers
     rows: Tensor = field(default_factory=lambda: torch.empty(0))
     kind: str = ""
 
@@ -84,7 +84,7 @@ class _Seen:
             rows, theirs = (t.movedim(0, 1).flatten(1)[None] for t in (rows, theirs))
             each = rows if rows.shape[1] > _FEW else each  # one order of few units shows too little
         if not self.kind:
-            self.rows, self.kind = rows[:, :_SAMPLE, :_FIRST].float(), re.sub(r"\d+", "#", tensor)
+            self.rows, self.kind = rows[:, :_FIRST, :_FIRST].float(), with_layer(tensor, 0)
         size = rows.float().abs().pow(1.5).sum(-1)
         self.size = size if self.size is None else self.size + size
         if not self.order and _sorted(size):

@@ -138,11 +138,11 @@ def _opened(path: Path, spec: str) -> Mapping[str, torch.Tensor]:
 
     if inputs.is_adapter(path):
         return inputs.load_pretrained(path).state_dict()
-    sharded = path.is_dir() or path.name.endswith((".safetensors", ".index.json"))
-    if sharded:
-        with suppress(CheckpointError):  # tensors that loading converts
-            return inputs.stored_state(path, spec)
-    return iw.symmetry.StoredState(path) if sharded else read_tensors(path)
+    if not path.is_dir() and not path.name.endswith((".safetensors", ".index.json")):
+        return read_tensors(path)
+    with suppress(CheckpointError):  # tensors that loading splits
+        return inputs.stored_state(path, spec)
+    return iw.symmetry.StoredState(path)
 
 
 def _named(
