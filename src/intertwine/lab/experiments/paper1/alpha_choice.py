@@ -77,7 +77,7 @@ def _plan(plan: Design) -> None:
     s = plan.setting
     plan.baseline()
     zoo = plan.zoo("myrtle_cnn", s.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn"),
-                   s.by_scale(3, 8, 100))  # fmt: skip
+                   s.by_scale(3, 16, 100), first=s.by_scale(0, 8, 0))  # fmt: skip
     lengths: dict[Start, int | None] = s.by_scale(dict.fromkeys(STARTS, 100), dict.fromkeys(STARTS, 6400),
                                                   dict.fromkeys(STARTS))  # fmt: skip
     epochs, moved = s.by_scale(1, 5, 5), not s.digits
