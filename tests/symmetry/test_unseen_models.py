@@ -591,3 +591,18 @@ LOSSES = {
 def test_losses_are_known(name):
     sym = found(lambda: Made(LOSSES[name], h=Linear(6, 5), out=Linear(5, 2)), 6)
     assert (sym.dim, sym.unknown_ops, sym.path_only) == (5, (), False)
+
+
+# ---- forwards that users wrap
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_forward_in_inference_mode_has_the_symmetries_of_any_other():
+    parts = {"0": nn.Conv1d(3, 8, 3), "1": nn.BatchNorm1d(8), "2": nn.TransformerEncoderLayer(8, 2, 12)}
+    forward = lambda s, x: s["2"](s["1"](s["0"](x)).relu().mT).mean(1)
+    wrapped, plain = (
+        found(lambda f=f: Made(lambda s, x: f(s.parts, x), parts=nn.ModuleDict(copy.deepcopy(parts))), 3, 9)
+        for f in (torch.inference_mode()(forward), forward)
+    )
+    assert wrapped.dim == plain.dim > 0 and not wrapped.unknown_ops
+    assert [s.group for s in wrapped.spaces] == [s.group for s in plain.spaces]

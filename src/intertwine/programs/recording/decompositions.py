@@ -41,16 +41,16 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 
 
 @cache
-def decomposition(func: Any, within: bool = False) -> Callable[..., Any] | None:
+def decomposition(func: Any, composed: bool = False) -> Callable[..., Any] | None:
     """Plain operations in place of one of ``DECOMPOSED``; ``None`` for any other operation.
 
-    An operation that writes into its first argument computes the same, and copies it there. ``within`` another
-    decomposition, operations that torch itself composes for the sake of gradients come whole, and are decomposed too.
+    An operation that writes into its first argument computes the same, and copies it there. ``composed`` says that
+    operations which torch itself composes for the sake of gradients come whole, and are decomposed too.
     """
     name = func._schema.name
     if name.removesuffix("_") not in DECOMPOSED:
-        composed = within and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-        return func.decompose if composed else None
+        composite = composed and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+        return func.decompose if composite else None
     if not name.endswith("_"):
         pieces = _pieces if "split" in name else _units if "unbind" in name else None
         return pieces or _PLAIN.get(name.removeprefix("aten::")) or decomposition_table.get(func)

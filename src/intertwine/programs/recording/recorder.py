@@ -128,7 +128,8 @@ class Recorder(OperationMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and record it."""
         kwargs = kwargs or {}
-        if (steps := decomposition(func, self._within)) is not None:
+        composed = self._within or torch.is_inference_mode_enabled()  # ``aten::conv2d`` and its like arrive whole
+        if (steps := decomposition(func, composed)) is not None:
             outside, self._within = self._within, True
             try:
                 with self:
