@@ -7,7 +7,7 @@ import pytest
 from tiny_experiment import TINY
 
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Findings, Setting, Values, experiments, plans, registry
+from intertwine.lab.experiments import Design, Findings, Setting, Values, experiments, plans, registry
 from intertwine.lab.training import RECIPES, Recipe
 
 KEPT = Path(__file__).with_name("plans.txt")
@@ -34,6 +34,20 @@ def test_the_plans_are_those_that_are_kept(name):
 
 def test_no_plan_is_kept_of_what_is_not_there():
     assert {name for _, name in kept()} <= set(experiments())
+
+
+@pytest.mark.parametrize(("scale", "taken"), [("small", True), ("smoke", False)])
+def test_networks_trained_in_the_other_precision_are_kept_where_precision_is_a_matter_of_speed(tmp_path, scale, taken):
+    def folder(precision):
+        design = Design(Setting(scale, tmp_path, "digits"))
+        return design.zoo("here", "mlp:widths=4", 2, Recipe(epochs=1, precision=precision)).members
+
+    there = folder("float32")
+    for member in there:
+        assert folder("bfloat16")[0].path != there[0].path  # one of two is not enough
+        member.path.parent.mkdir(parents=True, exist_ok=True)
+        member.path.touch()
+    assert (folder("bfloat16")[0].path == there[0].path) is taken
 
 
 def test_a_plan_does_nothing_and_looks_at_no_data(tmp_path, monkeypatch):

@@ -177,18 +177,24 @@ class Design:
         unless given. ``examples`` is the number of training examples: all of them if ``None``.
         """
         s = self.setting
-        network, recipe = s.fitted(network), recipe or s.recipe(network)
+        network, recipe, start = s.fitted(network), recipe or s.recipe(network), s.seed + first
+        seeds, precisions = tuple(range(start, start + count)), (recipe.precision, "bfloat16", "float32")
+        tried = [PlannedZoo(arm, network, s.data_spec, one, seeds, self._folder(network, one, examples, seeds), examples)
+                 for one in (recipe.but(precision=p) for p in precisions if s.scale == "small" or p == recipe.precision)]  # fmt: skip
+        # networks that another machine trained, in the precision that is fast there, are not trained again
+        made = next((zoo for zoo in tried if all(m.path.exists() for m in zoo.members)), tried[0])
+        self.zoos.append(made)
+        return made
+
+    def _folder(self, network: str, recipe: Recipe, examples: int | None, seeds: tuple[int, ...]) -> Path:
+        """Folder of a zoo, named by all that its networks depend on."""
+        s = self.setting
         settings = json.dumps([recipe.to_dict(), examples], sort_keys=True).encode()
         digest = hashlib.blake2b(settings, digest_size=4).hexdigest()
         name = "-".join([network.replace(":", "-").replace(",", "-").replace("=", ""), s.data_name, digest])
-        start = s.seed + first
         # Which networks are trained together changes their last bits. At smoke scale, where bits are compared, a zoo
         # is always trained by itself, whatever other experiments train.
-        name += f"-{start}-{count}" if s.scale == "smoke" else ""
-        seeds, folder = tuple(range(start, start + count)), s.folder / "zoos" / name
-        made = PlannedZoo(arm, network, s.data_spec, recipe, seeds, folder, examples)
-        self.zoos.append(made)
-        return made
+        return s.folder / "zoos" / (name + (f"-{seeds[0]}-{len(seeds)}" if s.scale == "smoke" else ""))
 
     def add(self, job: Job, arm: str = "", network: object = "", partner: object = "") -> None:
         """Add a job, with the arm, network and partner that its values belong to."""
