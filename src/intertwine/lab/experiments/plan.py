@@ -178,11 +178,12 @@ class Design:
         """
         s = self.setting
         network, recipe, start = s.fitted(network), recipe or s.recipe(network), s.seed + first
-        seeds, precisions = tuple(range(start, start + count)), (recipe.precision, "bfloat16", "float32")
-        tried = [PlannedZoo(arm, network, s.data_spec, one, seeds, self._folder(network, one, examples, seeds), examples)
-                 for one in (recipe.but(precision=p) for p in precisions if s.scale == "small" or p == recipe.precision)]  # fmt: skip
-        # networks that another machine trained, in the precision that is fast there, are not trained again
-        made = next((zoo for zoo in tried if all(m.path.exists() for m in zoo.members)), tried[0])
+        seeds, other = tuple(range(start, start + count)), {"float32": "bfloat16"}.get(recipe.precision, "float32")
+        here, there = (PlannedZoo(arm, network, s.data_spec, one, seeds, self._folder(network, one, examples, seeds),
+                                  examples) for one in (recipe, recipe.but(precision=other)))  # fmt: skip
+        # At small scale precision is what is fast: networks that another machine trained are not trained again.
+        kept = s.scale == "small" and not all(m.path.exists() for m in here.members)
+        made = there if kept and all(m.path.exists() for m in there.members) else here
         self.zoos.append(made)
         return made
 
