@@ -391,7 +391,9 @@ def test_npz_shapes(tmp_path, shape, expected):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"a": np.zeros(3)}, "must hold x_train and y_train, or x and y; or whole numbers .* tokens. Got a in"),
+        ({"a": np.zeros(3)}, "must hold x_train and y_train, or x and y; or x alone; .* tokens. Got a in"),
+        ({"x": np.zeros((9, 4), np.float32), "labels": np.zeros(9, int)}, "x and y; .* Got x, labels in"),
+        ({"x": np.zeros((0, 4), np.float32)}, "x and y; .* Got x in"),
         ({"x": np.zeros((9, 4), np.float32), "y": np.zeros(9)}, "y must hold whole numbers. Got float64"),
         ({"x": np.zeros((9, 4, 4), np.int32), "y": np.zeros(9, np.int64)}, r"or whole numbers \(N, T\) for tokens"),
         ({"x": np.full((9, 4), -1), "y": np.zeros(9, np.int64)}, "x must hold tokens of 0 or more. Got -1"),
@@ -405,6 +407,16 @@ def test_bad_npz(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=message):
         data.load(f"npz:{tmp_path / 'a.npz'}")
+
+
+def test_stimuli_need_no_labels(tmp_path):
+    x = np.random.default_rng(0).random((30, 6, 6, 3), dtype=np.float32)
+    np.savez(tmp_path / "a.npz", x=x)
+    splits = data.load(f"npz:{tmp_path / 'a.npz'}")
+    assert splits.shape == (3, 6, 6) and not splits.labelled
+    assert all(len(splits.split(name)) == 30 for name in ("train", "test", "all"))
+    with pytest.raises(DataError, match="must have labels to train on"):
+        splits.need_labels("to train on")
 
 
 def test_tokens_without_labels_predict_the_next(tmp_path):

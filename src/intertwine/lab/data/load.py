@@ -26,7 +26,7 @@ from ..._untrusted.files import regular_file
 from ...errors import DataError
 from .images import load_imagenet, load_images
 from .pictures import Preprocessing
-from .splits import DataSplits, Split, class_labels, make_splits
+from .splits import DataSplits, Split, class_labels, make_splits, without_labels
 from .tables import TextBlocks, find_parquet_splits, load_parquet, load_saved_dataset, load_text
 
 FORMS = (
@@ -92,7 +92,7 @@ def load_npz(path: str | Path) -> DataSplits:
 
     Inputs ``(N, T)`` of wider integers are tokens, which stay unchanged. Their labels are classes ``(N,)``, or one for
     each token ``(N, T)``. Without labels, the label of each token is the next token: inputs are all tokens except the
-    last, labels all except the first.
+    last, labels all except the first. Other inputs without labels are one set for every split, as stimuli are.
 
     Raises:
         DataError: If the file is missing, damaged, or holds other arrays.
@@ -115,9 +115,12 @@ def load_npz(path: str | Path) -> DataSplits:
         ) from None
     splits = {split: _split(arrays, pairs, path) for split, pairs in _KEYS.items()}
     train = splits["train"]
+    alone = next((key for key, _ in _KEYS["train"] if key in arrays), None)
+    if train is None and alone and len(shapes) == 1 and arrays[alone].ndim > 1 and len(arrays[alone]):
+        return without_labels(f"npz:{path.name}", _channels_first(arrays[alone], alone))
     if train is None:
         raise DataError(
-            "npz file must hold x_train and y_train, or x and y; or whole numbers x_train or x (N, T), tokens. "
+            "npz file must hold x_train and y_train, or x and y; or x alone; or whole numbers x (N, T), tokens. "
             f"Got {', '.join(shapes) or 'nothing'} in {str(path)!r}."
         )
     return make_splits(f"npz:{path.name}", train, splits["validation"], splits["test"])

@@ -182,8 +182,8 @@ class Design:
         here, there = (PlannedZoo(arm, network, s.data_spec, one, seeds, self._folder(network, one, examples, seeds),
                                   examples) for one in (recipe, recipe.but(precision=other)))  # fmt: skip
         # At small scale precision is what is fast: networks that another machine trained are not trained again.
-        kept = s.scale == "small" and not all(m.path.exists() for m in here.members)
-        made = there if kept and all(m.path.exists() for m in there.members) else here
+        trained = lambda zoo: all(m.path.exists() for m in zoo.members)
+        made = there if s.scale == "small" and trained(there) and not trained(here) else here
         self.zoos.append(made)
         return made
 
