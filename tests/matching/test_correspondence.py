@@ -103,6 +103,15 @@ def test_where_programs_part_the_operation_and_its_weights_are_named(back: bool)
     assert re.sub(r" \([^)]*\)", "", found.reason) == f"the programs part: {sides}"
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_where_weights_are_tied_in_one_network_alone_they_are_named(first: str):
+    parts = lambda: {"table": nn.Embedding(11, 8), "mlp": nn.Linear(8, 8), "head": nn.Linear(8, 11, bias=False)}
+    free, tied = (Made(lambda s, x: s.head(s.mlp(s.table(x)).relu()), **parts()) for _ in range(2))
+    tied.head.weight = tied.table.weight
+    found = iw.correspond(*((tied, free) if first == "a" else (free, tied)), torch.randint(11, (2, 5)))
+    assert found.reason.endswith(f"differently; {first} alone ties weights: head.weight to table.weight")
+
+
 def test_other_weights_in_other_code_are_different():
     pair = PAIRS["packed attention by hand"]()
     with torch.no_grad():

@@ -234,6 +234,9 @@ def _compared(a: Side, b: Side) -> Correspondence:
     said = f"the programs part: a has {ours} where b has {theirs}"
     if ours == theirs == NOTHING:
         said = "the programs part: both have the same operations, but connect them differently"
+        ties = {"a": a.program.aliases, "b": b.program.aliases}
+        said += "".join(f"; {name} alone ties weights: {', '.join(f'{k} to {v}' for k, v in list(own.items())[:3])}"
+                        for name, own in ties.items() if own and not all(ties.values()))  # fmt: skip
     shapes = [{n: side.program.values[ref.id].shape for n, ref in side.program.states.items()} for side in (a, b)]
     for name, here in shapes[0].items():
         other = shapes[1].get(name, here)
