@@ -98,7 +98,7 @@ def _together(many: list[tuple[str, str]]) -> str:
         return f"{text} ({first})"
     layers = counted(len(many), "layer")
     if len(Counter(words for _, words in many)) == 1:
-        return f"{text} in each of {layers} ({first}, ..., {last})"
+        return f"{text} in each of {layers} ({first}, {'..., ' * (len(many) > 2)}{last})"
     said = [f"{words} ({place})" for place, words in many]
     return "; ".join(said if len(many) <= _NAMED else [*said[:2], f"and so on in {layers}"])
 

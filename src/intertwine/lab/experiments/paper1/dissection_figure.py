@@ -129,9 +129,11 @@ def _plan(plan: Design) -> None:
     s = plan.setting
     scale = lambda smoke, small: s.by_scale(smoke, small, small)
     concepts, epochs, draws = scale("generated", s.concepts), scale(1, 24), scale(1, 3)
-    pilot = scale(0, 8)  # networks whose spread showed how many are needed; others are judged
-    for situation in SITUATIONS:
-        for seed in range(s.seed + pilot, s.seed + pilot + scale(3, 33)):
+    # The first 8 are pilots, whose spread showed how many networks are needed: others are judged. Where 33 could not
+    # tell, 79 more are judged in their place.
+    judged = dict.fromkeys(SITUATIONS, scale((0, 3), (8, 33))) | {_WITHOUT: scale((0, 3), (41, 79))}
+    for situation, (first, count) in judged.items():
+        for seed in range(s.seed + first, s.seed + first + count):
             job = DissectedNetwork(
                 situation=situation, concepts=concepts, images=scale((80, 40), (1000, 300)), side=scale(32, 48),
                 epochs=epochs, rotations=scale((0, 1), (0, 0.5, 1)), rotation_seeds=draws, quantile=_QUANTILE, iou=_IOU,
