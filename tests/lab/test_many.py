@@ -347,6 +347,8 @@ def test_networks_with_mixup_are_trained_one_by_one(tmp_path):
         ({"seeds": [-1]}, "seeds must be at least one whole number"),
         ({"together": 0}, "together must be at least 1"),
         ({"model": "alexnet"}, "network must be one of"),
+        ({"model": "myrtle_cnn"}, r"model myrtle_cnn:channels=1 must accept inputs of shape \(1, 8, 8\)"),
+        ({"model": "mlp:classes=4"}, r"must map inputs to logits \(N, 10\) at least. Got \(2, 4\)"),
         ({"recipe": "best"}, "recipe must be one of"),
     ],
     ids=str,

@@ -178,7 +178,9 @@ def train_many(
     diverged: list[int] = []
     with threads(recipe.threads):
         few, _ = splits.loader("train").batch(slice(0, 4))
-        alone = recipe.one_by_one or draws_random_numbers(_fresh(spec, seeds[0]), few)
+        first = _fresh(spec, seeds[0])
+        _check_fit(first, spec, splits)
+        alone = recipe.one_by_one or draws_random_numbers(first, few)
         missing = [seed for seed in seeds if not there(seed)]
         _check_others(folder, {member_path(folder, seed) for seed in seeds}, settings[seeds[0]])
         for path, group, state in _groups(folder, seeds, missing, 1 if alone else together, resume):
