@@ -149,7 +149,7 @@ def test_colours_as_one_more_plane():
 # parquet
 
 
-def write_parquet(path, rows, names=("sky", "road", "unlabelled"), columns=("image", "mask", "split")):
+def write_parquet(path, rows, names=("sky", "road", "unlabelled"), columns=("image", "mask", "split"), said=None):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -160,7 +160,7 @@ def write_parquet(path, rows, names=("sky", "road", "unlabelled"), columns=("ima
     }
     table = pa.table({c: data[c] for c in columns})
     if names:
-        table = table.replace_schema_metadata({"concepts": json.dumps(list(names))})
+        table = table.replace_schema_metadata({"concepts": said or json.dumps(list(names))})
     pq.write_table(table, path)
     return path
 
@@ -190,6 +190,8 @@ def test_parquet_errors(tmp_path, masks):
     )
     unnamed, plain = made("b", names=()), made("c")
     assert len(ParquetConcepts(unnamed, names=["a", "b", "c"])) == 1
+    for said in ("{", "7", '{"a": 1}', "[1, 2]", '"ab"', "[" * 10**5, b"\xff"):
+        refused([("must name its labels", lambda said=said: ParquetConcepts(made("g", said=said)))])
     refused([
         ("must be an existing file", lambda: ParquetConcepts(tmp_path / "none.parquet")),
         ("must be a complete parquet file", lambda: ParquetConcepts(tmp_path / "bad.parquet")),

@@ -11,6 +11,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,19 +105,21 @@ class ParquetConcepts(_Masked):
         table = whole_table(Path(path))
         if missing := {"image", "mask"} - set(table.column_names):
             raise DataError(f"{str(path)!r} must have a column {sorted(missing)[0]!r}. Got {table.column_names}.")
-        names = names or json.loads((table.schema.metadata or {}).get(b"concepts", b"[]"))
         if not names:
-            raise DataError(
-                f"{str(path)!r} must name its labels: a JSON list under 'concepts' in the schema metadata. Got none. "
-                "Pass names=[...]."
-            )
+            with suppress(ValueError, RecursionError):  # no JSON
+                names = json.loads((table.schema.metadata or {}).get(b"concepts", b"[]"))
+            if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+                raise DataError(
+                    f"{str(path)!r} must name its labels: a JSON list under 'concepts' in the schema metadata. Got "
+                    "none. Pass names=[...]."
+                )
         if split is not None:
             if "split" not in table.column_names:
                 raise DataError(f"{str(path)!r} must have a column 'split' to choose {split!r}. Got none.")
             splits = table.column("split").to_pylist()
             table = table.filter([s == split for s in splits])
             if not table.num_rows:
-                raise DataError(f"split must be one of {', '.join(sorted(set(splits)))}. Got {split!r}.")
+                raise DataError(f"split must be one of {', '.join(sorted(set(map(str, splits))))}. Got {split!r}.")
         self.name = Path(path).stem + (f":{split}" if split else "")
         super().__init__(table, size, names)
 
