@@ -203,9 +203,11 @@ def test_saved_data_sets_that_cannot_be_read(tmp_path):
     (tmp_path / "set" / "state.json").write_text('{"_data_files": [{"filename": "../../etc/passwd"}]}')
     with pytest.raises(DataError, match=r"must be a file in .*leads out of it"):
         data.load(f"dataset:{tmp_path / 'set'}")
-    (tmp_path / "set" / "state.json").write_text("[]")
-    with pytest.raises(DataError, match="must hold a list"):
-        data.load(f"dataset:{tmp_path / 'set'}")
+    for said, message in (("[]", "must be an object"), ('{"_data_files": [7]}', r"_data_files\[0\] must be an object"),
+                          ('{"_data_files": []}', "must name files of data. Got none")):  # fmt: skip
+        (tmp_path / "set" / "state.json").write_text(said)
+        with pytest.raises(DataError, match=message):
+            data.load(f"dataset:{tmp_path / 'set'}")
     save_dataset(tmp_path / "numbers", {"x": [1.0]})
     with pytest.raises(DataError, match=r"image column .* or a text column"):
         data.load(f"dataset:{tmp_path / 'numbers'}")

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from ..._untrusted.files import regular_file
-from ..._words import counted
+from ..._words import counted, listed
 from ...errors import DataError
-from .pictures import SUFFIXES, Pictures, Preprocessing, decode_images, pixels
+from .pictures import SUFFIXES, Pictures, Preprocessing, decode_images, note, pixels
 from .splits import ALIASES, DataSplits, Split, make_splits, without_labels
 
-_NAMED = 3  # images named in a note
 _AT_ONCE = 1 << 28  # most bytes of decoded images held at once
 _FEW = 8  # images examined for colours
 _LATER = "; decoded when a batch asks for them"
@@ -60,7 +59,7 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
     left_out = f"; left out: {counted(len(beside), 'image')} beside the class folders" if beside else ""
     tail = f", {len(classes)} classes{left_out}{_LATER * many}"
     made = make_splits(name, splits["train"], splits.get("validation"), splits.get("test"), tuple(classes))
-    return replace(made, notes=_note(name, sum(map(len, splits.values())), preprocessing, tail))
+    return replace(made, notes=note(name, sum(map(len, splits.values())), preprocessing, tail))
 
 
 def load_imagenet(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
@@ -96,11 +95,6 @@ def image_files(folder: Path, pattern: str = "[!.]*") -> list[Path]:
     return [regular_file(file, f"image {str(file)!r}", DataError) for file in found]
 
 
-def _note(name: str, images: int, preprocessing: Preprocessing | None, tail: str) -> tuple[str, ...]:
-    how = "" if preprocessing is None else f", {preprocessing}"
-    return (f"{name}: {images:,} images{how}{tail}.",)
-
-
 def _read(folder: Path, classes: Sequence[str], preprocessing: Preprocessing | None, many: bool) -> Split:
     if unknown := set(_folders_in(folder)) - set(classes):
         raise DataError(f"{str(folder)!r} must hold the classes of the training folder. Got {sorted(unknown)} besides.")
@@ -116,12 +110,12 @@ def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) ->
     inputs, _, skipped = _shuffled(files, folder, preprocessing, many, skip=True)
     left_out = []
     if skipped:
-        named = ", ".join(files[k].name for k in skipped[:_NAMED]) + (", ..." if len(skipped) > _NAMED else "")
-        left_out = [f"{counted(len(skipped), 'image')} that did not decode ({named})"]
+        names = listed(files[k].name for k in skipped)
+        left_out.append(f"{counted(len(skipped), 'image')} that did not decode ({names})")
     if not many and (others := sum(f.is_file() for f in folder.rglob("[!.]*")) - len(files)):
         left_out.append(f"{counted(others, 'file')} not named as images are")
     tail = ", without labels" + (f"; left out: {', '.join(left_out)}" if left_out else "") + _LATER * many
-    return without_labels(name, inputs, _note(name, len(inputs), preprocessing, tail))
+    return without_labels(name, inputs, note(name, len(inputs), preprocessing, tail))
 
 
 def _many(files: Sequence[Path], preprocessing: Preprocessing | None) -> bool:

@@ -97,9 +97,7 @@ def load_npz(path: str | Path) -> DataSplits:
     Raises:
         DataError: If the file is missing, damaged, or holds other arrays.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise DataError(f"npz path must be an existing file. Got {str(path)!r}.")
+    path = regular_file(path, "npz path", DataError)
     try:
         shapes = array_headers(path)
         known = [key for pairs in _KEYS.values() for pair in pairs for key in pair if key in shapes]

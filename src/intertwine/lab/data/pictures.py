@@ -258,6 +258,12 @@ class Preprocessing:
         return f"resized to {before}{after}, {self.interpolation}"
 
 
+def note(name: str, images: int, preprocessing: Preprocessing | None, tail: str = "") -> tuple[str, ...]:
+    """The note of a data set: how many images it has, and how they were resized."""
+    how = "" if preprocessing is None else f", {preprocessing}"
+    return (f"{name}: {images:,} images{how}{tail}.",)
+
+
 def decode_images(
     files: Sequence[Path],
     encoded: Iterable[tuple[str, Any]],

@@ -283,11 +283,9 @@ def without_labels(name: str, inputs: Tensor, notes: tuple[str, ...] = ()) -> Da
 def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generator) -> tuple[Split, Split]:
     # Splits off ``fraction`` of every class; both parts are in one random order.
     order = torch.randperm(len(split), generator=generator)
-    labels = split.labels[order]
+    labels = split.labels[order] if split.labels.ndim == 1 else torch.zeros(len(split))  # of tokens: no class
     chosen = torch.zeros(len(split), dtype=torch.bool)
-    if labels.ndim > 1:  # one label per token: examples have no class
-        chosen[: round(fraction * len(labels))] = True
-    for label in labels.unique() if labels.ndim == 1 else ():
+    for label in labels.unique():
         places = (labels == label).nonzero().squeeze(1)
         chosen[places[: round(fraction * len(places))]] = True
     if not chosen.any():

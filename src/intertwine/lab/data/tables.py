@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..._memory import check_fits
-from ..._untrusted.files import json_of, regular_file, within
+from ..._untrusted.files import check_fields, json_of, regular_file, within
 from ..._words import first_line
 from ...errors import DataError, MissingExtraError
-from .pictures import Preprocessing, decode_images
+from .pictures import Preprocessing, decode_images, note
 from .splits import ALIASES, DataSplits, Split, class_labels, make_splits, without_labels
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def load_saved_dataset(path: str | Path, preprocessing: Preprocessing | TextBloc
     if (path / _ONE).is_file():
         tables = {"train": _saved_tables(path)}
     elif (path / _SEVERAL).is_file():
-        splits = _json_list(path / _SEVERAL, "splits")
+        splits = _listed(path / _SEVERAL, "splits", str)
         names = {key: next((alias for alias in aliases if alias in splits), None) for key, aliases in _SAVED.items()}
         train = "train" if "train" in splits or not splits else splits[0]
         folder = lambda split: within(path, split, "split", DataError)
@@ -128,18 +128,17 @@ def load_saved_dataset(path: str | Path, preprocessing: Preprocessing | TextBloc
 
 
 def _saved_tables(folder: Path) -> list[Table]:
-    files = _json_list(folder / _ONE, "_data_files")
-    named = [file.get("filename") if isinstance(file, dict) else None for file in files]
-    if not named:
+    files = _listed(folder / _ONE, "_data_files", {"filename": str})
+    if not files:
         raise DataError(f"{_ONE} must name files of data. Got none in {str(folder)!r}.")
-    return [_opened(within(folder, file, f"a file of {_ONE}", DataError), "Arrow stream") for file in named]
+    paths = [within(folder, file["filename"], f"a file of {_ONE}", DataError) for file in files]
+    return [_opened(path, "Arrow stream") for path in paths]
 
 
-def _json_list(file: Path, key: str) -> list[Any]:
+def _listed(file: Path, key: str, kind: Any) -> list[Any]:
     said = json_of(file, file.name, DataError)
-    found = said.get(key) if isinstance(said, dict) else None
-    if not isinstance(found, list):
-        raise DataError(f"{file.name} must hold a list {key!r}. Got {str(file)!r}. Save the data set again.")
+    check_fields(said, {key: [kind]}, f"{file.name} of {str(file.parent)!r}: ", DataError)
+    found: list[Any] = said[key]
     return found
 
 
@@ -162,10 +161,10 @@ def _load(
         }
         return split_texts(texts, preprocessing, name)
     loaded = {key: _read_images(some, columns, f"{name} ({key})", preprocessing) for key, some in tables.items()}
-    count = f"{sum(map(len, loaded.values())):,} images" + (f", {preprocessing}" if preprocessing else "")
+    count = sum(map(len, loaded.values()))
     if columns.label is None:
-        note = f"{name}: {count}, without labels: no column is called {', '.join(LABELS)}."
-        return without_labels(name, torch.cat([split.inputs for split in loaded.values()]), (note,))
+        notes = note(name, count, preprocessing, f", without labels: no column is called {', '.join(LABELS)}")
+        return without_labels(name, torch.cat([split.inputs for split in loaded.values()]), notes)
     if len(tables) == len(tables["train"]) == 1 and "split" in first.schema.names:
         said, whole = list(_column(first, "split")), loaded["train"]
         masks = {key: torch.tensor([value in aliases for value in said]) for key, aliases in ALIASES.items()}
@@ -175,7 +174,7 @@ def _load(
                 f"column split of {str(first.file)!r} must hold 'train'. Got {sorted(set(map(str, said)))}."
             )
     made = make_splits(name, loaded["train"], loaded.get("validation"), loaded.get("test"), columns.classes)
-    return replace(made, notes=(f"{name}: {count}.",) if preprocessing else ())
+    return replace(made, notes=note(name, count, preprocessing) if preprocessing else ())
 
 
 def _column(table: Table, name: str) -> Iterator[Any]:
