@@ -121,7 +121,7 @@ def test_a_plan_imports_nothing_that_was_not_allowed(run, planted, tmp_path):
         ("intertwine.lab.runs.job:Jobs", "must be a Job"),
         ("intertwine.lab.runs.job:nothing", "importable"),
         ("antigravity:x", "of intertwine, or of a module that you allow"),
-        (7, "plan.json must be a file that a run wrote"),
+        (7, "listed[0].job must be a text. Got 7"),
     ],
 )
 def test_plans_that_are_none(run, planted, job, message):

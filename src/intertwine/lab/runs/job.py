@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..._untrusted.files import json_of
+from ..._untrusted.files import check_fields, json_of
 from ..._words import first_line
 
 PLAN = "plan.json"
@@ -117,12 +117,8 @@ def saved_plan(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / PLAN
     if not path.is_file():
         raise ValueError(f"folder must be of a run, with a {PLAN}. Got {str(folder)!r}.")
-    said = json_of(path, PLAN)
-    listed = said.get("listed") if isinstance(said, dict) else None
-    listed = listed if isinstance(listed, list) and "name" in said else [None]
-    kinds = [(type(one.get("job")), type(one.get("settings"))) for one in listed if isinstance(one, dict)]
-    if kinds != [(str, dict)] * len(listed):
-        raise ValueError(f"{PLAN} must be a file that a run wrote. Got another one in {str(folder)!r}.")
+    said: dict[str, Any] = json_of(path, PLAN)
+    check_fields(said, {"name": str, "listed": [{"job": str, "settings": dict}]}, f"{PLAN} of {str(folder)!r}: ")
     return said
 
 
