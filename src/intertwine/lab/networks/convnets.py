@@ -135,7 +135,7 @@ class Ensemble(nn.Module):
     def __init__(self, members: list[nn.Module] | list[nn.Sequential]) -> None:
         super().__init__()
         if not members:
-            raise ValueError("an ensemble must have at least one member. Got none.")
+            raise ValueError("members must be at least one network. Got none.")
         self.members = nn.ModuleList(members)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -157,9 +157,7 @@ def c1gap_ensemble(
     Examples:
         >>> sum(p.numel() for p in c1gap_ensemble().parameters())
         311456
-    """
-    if members < 1:
-        raise ValueError(f"members must be at least 1. Got {members}.")
+    """  # noqa: DOC502 - raised by the class
     return Ensemble([c1gap(classes, channels, width, padding) for _ in range(members)])
 
 

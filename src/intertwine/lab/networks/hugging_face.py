@@ -160,10 +160,13 @@ def read_config(directory: Path) -> dict[str, Any]:
             f"model must be hf:DIRECTORY with a config.json. Got {str(directory)!r}, which has none. "
             "Nothing is downloaded: save the model there first with save_pretrained()."
         )
-    settings = json_of(directory / "config.json", "config.json", CheckpointError)
-    check_fields(settings, _KINDS, f"config.json of {str(directory)!r}: ", CheckpointError)
-    checked: dict[str, Any] = settings
-    return checked
+    return _settings(directory / "config.json", _KINDS)
+
+
+def _settings(file: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = json_of(file, file.name, CheckpointError)
+    check_fields(settings, kinds, f"{file.name} of {str(file.parent)!r}: ", CheckpointError)
+    return settings
 
 
 def configuration(directory: Path) -> dict[str, Any]:
@@ -286,7 +289,7 @@ def is_adapter(directory: Path) -> bool:
 
 def base_of(directory: Path) -> Path:
     """The directory of an adapter's base model."""
-    named = _adapter_settings(directory).get("base_model_name_or_path")
+    named = _settings(directory / _ADAPTER, {}).get("base_model_name_or_path")
     places = [Path(named), directory / named, directory.parent / named] if isinstance(named, str) and named else []
     for place in places:
         if (place / "config.json").is_file():
@@ -300,7 +303,7 @@ def base_of(directory: Path) -> Path:
 
 def _merged(directory: Path) -> nn.Module:
     """The base model with the updates of a peft adapter (as ``save_pretrained`` writes it) added to its weights."""
-    settings, base = _adapter_settings(directory), base_of(directory)
+    settings, base = _settings(directory / _ADAPTER, {}), base_of(directory)
     if settings.get("peft_type") != "LORA":
         raise CheckpointError(f"peft_type must be LORA. Got {settings.get('peft_type')!r} in {str(directory)!r}.")
     try:
@@ -324,13 +327,6 @@ def _merged(directory: Path) -> nn.Module:
         )
     model: nn.Module = wrapped.merge_and_unload()
     return model.eval()
-
-
-def _adapter_settings(directory: Path) -> dict[str, Any]:
-    found = json_of(directory / _ADAPTER, _ADAPTER, CheckpointError)
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{_ADAPTER} must hold settings. Got a {type(found).__name__} in {str(directory)!r}.")
-    return found
 
 
 @contextmanager
