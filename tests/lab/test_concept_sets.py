@@ -1,7 +1,6 @@
 """Concept sets: the five layouts on tiny made files, the generated set, colours, and bad input."""
 
 import csv
-import io
 import json
 import os
 import re
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lab_archives import encode as png
 from PIL import Image
 
 from intertwine.dissection import COLOURS, Bases, Concept, Criterion, TensorConcepts, WithColours, dissect, name_colours
@@ -24,12 +24,6 @@ def refused(cases):
     for message, call in cases:
         with pytest.raises(DataError, match=message):
             call()
-
-
-def png(array, mode=None):
-    file = io.BytesIO()
-    Image.fromarray(np.asarray(array, dtype=np.uint8), mode).save(file, format="PNG")
-    return file.getvalue()
 
 
 def picture(height, width, seed=0):

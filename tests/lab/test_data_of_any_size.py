@@ -1,12 +1,12 @@
 """Images of any size without labels, texts by a tokenizer, and saved data sets."""
 
 import json
-from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from lab_archives import encode
 from PIL import Image
 
 from intertwine.errors import DataError
@@ -166,9 +166,7 @@ def save_dataset(folder, columns, features=None, shards=1):
 
 
 def encoded(height, width, seed):
-    stream = BytesIO()
-    Image.fromarray(photo(height, width, seed)).save(stream, "PNG")
-    return {"bytes": stream.getvalue(), "path": None}
+    return {"bytes": encode(photo(height, width, seed)), "path": None}
 
 
 def test_a_saved_data_set_of_images(tmp_path):

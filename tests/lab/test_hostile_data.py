@@ -34,11 +34,6 @@ def encoded(image, kind="PNG", **options):
     return stream.getvalue()
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("INTERTWINE_CACHE", str(tmp_path / "cache"))
-
-
 def folder_of(tmp_path, **files):
     for name in ("cats", "dogs"):
         (tmp_path / "set" / name).mkdir(parents=True)

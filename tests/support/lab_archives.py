@@ -18,7 +18,7 @@ def pixels(n, seed=0, size=32):
 
 def encode(array, kind="PNG"):
     buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, kind)
+    Image.fromarray(np.asarray(array, dtype=np.uint8)).save(buffer, kind)
     return buffer.getvalue()
 
 
