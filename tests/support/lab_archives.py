@@ -7,9 +7,19 @@ import tarfile
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from PIL import Image
 
+from intertwine.errors import DataError
+from intertwine.lab.data import load
+
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def refused(message, spec, how=None):
+    """Such data is refused in these words."""
+    with pytest.raises(DataError, match=message):
+        load(spec, how)
 
 
 def pixels(n, seed=0, size=32):
