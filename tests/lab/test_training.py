@@ -102,6 +102,10 @@ def test_optimizers(optimizer, kind):
     ("changes", "message"),
     [
         ({"epochs": 0}, "epochs must be at least 1. Got 0"),
+        ({"epochs": 1.5}, "epochs must be a whole number. Got 1.5"),
+        ({"translate": True}, "translate must be a whole number. Got True"),
+        ({"flip": "no"}, "flip must be true or false. Got 'no'"),
+        ({"learning_rate": "1e-3"}, "learning_rate must be a number. Got '1e-3'"),
         ({"batch_size": 1}, "batch_size must be at least 2. Got 1"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite. Got nan"),
         ({"optimizer": "lbfgs"}, "optimizer must be one of adam, adamw, sgd. Got 'lbfgs'"),

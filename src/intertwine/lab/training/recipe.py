@@ -4,6 +4,7 @@ import bisect
 import itertools
 import math
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin
 
 from torch import nn, optim
@@ -46,7 +47,7 @@ class Recipe:
             gradients of convolutions and long sums differ in the last digits. More are faster for large networks.
 
     Raises:
-        ValueError: If a value is out of its range.
+        ValueError: If a value is of another kind, or out of its range.
     """
 
     epochs: int = 50
@@ -74,6 +75,15 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("boundaries", "factors"):  # a card stores them as lists
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        for field in fields(self):
+            given, options = getattr(self, field.name), get_args(field.type)
+            if get_origin(field.type) is Literal:
+                wrong, rule = given not in options, f"one of {', '.join(options)}"
+            else:
+                kind, rule = _KINDS.get(field.type, (tuple, "numbers"))
+                wrong = not isinstance(given, kind) or isinstance(given, bool) != (field.type is bool)
+            if wrong:
+                raise ValueError(f"{field.name} must be {rule}. Got {given!r}.")
         for name, (lowest, highest) in _RANGES.items():
             if not lowest <= getattr(self, name) <= highest:
                 rule = f"at least {lowest}" if highest == math.inf else f"from {lowest} to {highest}"
@@ -83,10 +93,6 @@ class Recipe:
                 raise ValueError(f"{name} must be positive and finite. Got {getattr(self, name)}.")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1). Got {self.label_smoothing}.")
-        for field in fields(self):
-            options, given = get_args(field.type), getattr(self, field.name)
-            if get_origin(field.type) is Literal and given not in options:
-                raise ValueError(f"{field.name} must be one of {', '.join(options)}. Got {given!r}.")
         grows = all(a < b for a, b in itertools.pairwise((0, *self.boundaries)))
         if not grows or len(self.factors) != len(self.boundaries) + 1 or min(self.factors) <= 0:
             raise ValueError(
@@ -152,6 +158,9 @@ class Recipe:
 
 
 _ADDED = ("automatic",)
+_KINDS: dict[Any, tuple[type, str]] = {
+    int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "true or false"),
+}  # fmt: skip
 _RANGES = {
     **dict.fromkeys(("epochs", "threads"), (1, math.inf)), "batch_size": (2, math.inf),
     **dict.fromkeys(("drops", "translate", "warmup", "iterations"), (0, math.inf)),
