@@ -528,6 +528,7 @@ def test_specs(tmp_path, masks, broden):
     [
         ("photos", {}, "concepts must be one of generated, parquet:FILE"),
         ("coco:a.json", {}, "concepts must be one of"),
+        ("generated", {"images": 0}, "images must be at least 1. Got 0"),
         ("generated", {"split": "val"}, "split must be left out for 'generated'"),
         ("generated", {"size": (32, 48)}, "size must be square"),
         ("broden:x", {"size": (32, 48)}, "size must be left out for broden"),

@@ -189,7 +189,7 @@ def load_concepts(
         height, width = size or (64, 64)
         if height != width:
             raise ValueError(f"size must be square for generated. Got {height} x {width}.")
-        found: ConceptSet = GeneratedConcepts(images or 1000, height, seed)
+        found: ConceptSet = GeneratedConcepts(1000 if images is None else images, height, seed)
         images = None
     elif kind == "parquet" and path:
         found = ParquetConcepts(path, split, size)
