@@ -187,6 +187,8 @@ def test_parse_reads_types():
         ("myrtle_cnn:bn=yes", r"bn must be true or false. Got 'yes'"),
         ("mlp:widths=8x8", r"widths must be whole numbers joined by '-'. Got '8x8'"),
         ("mlp:bn=true,bn=false", r"bn must be given once"),
+        ("resnet20:width=0", r"width must be at least 1. Got 0"),
+        ("mlp:widths=8-0", r"widths must be at least 1. Got 8-0"),
     ],
 )
 def test_build_says_what_is_wrong(spec, message):

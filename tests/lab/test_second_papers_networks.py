@@ -104,7 +104,7 @@ def test_an_ensemble_is_the_mean_of_its_members():
     kernels = [iw.gates.neural_path_kernel(m, x) for m in model.members]
     torch.testing.assert_close(iw.gates.neural_path_kernel(model, x), sum(kernels) / 9)
     with pytest.raises(ValueError, match=r"members must be at least one network\. Got none"):
-        networks.build("c1gap_ensemble:members=0")
+        networks.Ensemble([])
 
 
 @pytest.mark.parametrize("kind", ["dgn", "dlgn", "dlgn_sf"])

@@ -61,8 +61,8 @@ def build(spec: str, **arguments: Any) -> nn.Module:
     In text, booleans are ``true`` or ``false``, and ``-`` joins tuples (``widths=64-32``); keyword arguments are typed.
 
     Raises:
-        ValueError: If the name or an argument is unknown, given twice, or does not parse, or the network does not fit
-            in memory.
+        ValueError: If the name or an argument is unknown, given twice, or does not parse, a size is below 1, or the
+            network does not fit in memory.
 
     Examples:
         >>> build("mlp:widths=32-16,leaky_slope=0.1").linear2
@@ -74,6 +74,10 @@ def build(spec: str, **arguments: Any) -> nn.Module:
         _check_argument(network, key)
         if key in parsed:
             raise ValueError(f"argument {key} must be given once. Got it in {spec!r} and as a keyword.")
+    for key, value in {**parsed, **arguments}.items():
+        sizes = value if isinstance(value, tuple) else (value,)
+        if key != "permutation" and any(type(size) is int and size < 1 for size in sizes):
+            raise ValueError(f"{key} must be at least 1. Got {written(value)}.")
     with limited_construction(f"network {spec!r}", _MODULES):
         return network.factory(**network.fixed, **parsed, **arguments)
 
