@@ -115,7 +115,9 @@ def test_optimizers(optimizer, kind):
         ({"boundaries": (0,), "factors": (1, 1)}, "boundaries must grow from above 0"),
         ({"boundaries": (5,)}, r"one more than boundaries. Got \(5,\) and \(1.0,\)"),
         ({"factors": (0.0,)}, "factors be positive"),
-        ({"mixup": -1.0}, "mixup must be at least 0. Got -1.0"),
+        ({"mixup": -1.0}, "mixup must be at least 0 and finite. Got -1.0"),
+        ({"mixup": math.inf}, "mixup must be at least 0 and finite. Got inf"),
+        ({"crop": 1.5}, "crop must be from 0 to 1. Got 1.5"),
         ({"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\)"),
     ],
 )

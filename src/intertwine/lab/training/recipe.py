@@ -3,6 +3,7 @@
 import bisect
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin
@@ -84,15 +85,10 @@ class Recipe:
                 wrong = not isinstance(given, kind) or isinstance(given, bool) != (field.type is bool)
             if wrong:
                 raise ValueError(f"{field.name} must be {rule}. Got {given!r}.")
-        for name, (lowest, highest) in _RANGES.items():
-            if not lowest <= getattr(self, name) <= highest:
-                rule = f"at least {lowest}" if highest == math.inf else f"from {lowest} to {highest}"
-                raise ValueError(f"{name} must be {rule}. Got {getattr(self, name)}.")
-        for name in ("learning_rate", "drop_factor"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise ValueError(f"{name} must be positive and finite. Got {getattr(self, name)}.")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be in [0, 1). Got {self.label_smoothing}.")
+        for rule, (holds, names) in _RULES.items():
+            for name in names:
+                if not holds(given := getattr(self, name)):
+                    raise ValueError(f"{name} must be {rule}. Got {given}.")
         grows = all(a < b for a, b in itertools.pairwise((0, *self.boundaries)))
         if not grows or len(self.factors) != len(self.boundaries) + 1 or min(self.factors) <= 0:
             raise ValueError(
@@ -161,11 +157,16 @@ _ADDED = ("automatic",)
 _KINDS: dict[Any, tuple[type, str]] = {
     int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "true or false"),
 }  # fmt: skip
-_RANGES = {
-    **dict.fromkeys(("epochs", "threads"), (1, math.inf)), "batch_size": (2, math.inf),
-    **dict.fromkeys(("drops", "translate", "warmup", "iterations"), (0, math.inf)),
-    **dict.fromkeys(("mixup", "cutmix", "weight_decay"), (0, math.inf)), "crop": (0, 1), "automatic": (0, 10),
-}  # fmt: skip
+_RULES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
+    "at least 1": (lambda v: v >= 1, ("epochs", "threads")),
+    "at least 2": (lambda v: v >= 2, ("batch_size",)),
+    "at least 0": (lambda v: v >= 0, ("drops", "translate", "warmup", "iterations")),
+    "at least 0 and finite": (lambda v: 0 <= v < math.inf, ("mixup", "cutmix", "weight_decay")),
+    "from 0 to 1": (lambda v: 0 <= v <= 1, ("crop",)),
+    "from 0 to 10": (lambda v: 0 <= v <= 10, ("automatic",)),
+    "in [0, 1)": (lambda v: 0 <= v < 1, ("label_smoothing",)),
+    "positive and finite": (lambda v: 0 < v < math.inf, ("learning_rate", "drop_factor")),
+}
 
 # Paper 2 says neither whether images were shifted or mirrored nor how long Table I trained: C4GAP's accuracy is typical
 # of training without, and 200 epochs are those of its other small networks.
