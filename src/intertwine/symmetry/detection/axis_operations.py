@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from ...programs import Call, Ref
-from .axis_terms import UNIT, Axis, Factor, Flat, Names, Pool, Slot, axis_size, bare, map_slots, segments, slots
+from .axis_terms import UNIT, Axis, Factor, Flat, Pool, Slot, Value, axis_size, bare, map_slots, segments, slots
 from .equations import System
 from .unification import Misfit, slice_axis, split_axis, take, zip_axes
 
@@ -142,10 +142,11 @@ class Algebra:
         for axis in axes:
             self.fix(axis, why)
 
-    def drop(self, names: Names | None) -> None:
-        """Fix the named units, since their indices are used as mere numbers."""
-        if names is not None and names.kind != "counts":
-            self.fix(self.pool.resolve(names.of), f"places of units are read as numbers at {self.call.where}")
+    def drop(self, *tensors: Value) -> None:
+        """Fix the units that these tensors name, since their indices are used as mere numbers."""
+        for names in (tensor.names for tensor in tensors):
+            if names is not None and names.kind != "counts":
+                self.fix(self.pool.resolve(names.of), f"places of units are read as numbers at {self.call.where}")
 
     def mix(self, tensor: Sequence[Axis], axis: Axis) -> None:
         """Units of ``axis`` are mixed in ``tensor``: other spaces there share one element across all of them."""

@@ -48,8 +48,8 @@ def describe(engine: Engine) -> Symmetry:
     program = engine.program
     states = _moving_states(engine)
     leaves = _leaves(engine, states)
-    merged = _merge_siblings(engine, leaves)
     rank = {space: i for i, space in enumerate(leaves)}
+    merged = _merge_siblings(engine, leaves, rank)
     still = {space for space, leaf in leaves.items() if not leaf.moves}
     vague = [v for v in engine.values.values() if v.loose]
     unsaid = {engine.pool.find(slot.space) for value in vague for axis in value.axes for slot in slots(axis)}
@@ -233,10 +233,9 @@ def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
         yield tuple(engine.pool.resolve(a) for a in axes)
 
 
-def _merge_siblings(engine: Engine, leaves: dict[int, Candidate]) -> dict[int, int]:
+def _merge_siblings(engine: Engine, leaves: dict[int, Candidate], rank: dict[int, int]) -> dict[int, int]:
     """Spaces to describe as part of another one: always siblings of it, and alike in every exponent."""
     merged: dict[int, int] = {}
-    rank = {space: i for i, space in enumerate(leaves)}
     for group in always_siblings(_tensors(engine)):
         kept: list[int] = []
         for space in sorted(rank.keys() & set(group), key=rank.__getitem__):

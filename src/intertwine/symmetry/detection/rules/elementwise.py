@@ -5,6 +5,7 @@ Also of tensors made from the shape of another one, copies, checks, and reads of
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial, reduce
 from math import inf
 from typing import Any
 
@@ -232,9 +233,7 @@ def together(engine: Engine, call: Call) -> Value:
     if len(call.inputs) < 2:
         return measured(engine, call)
     parity = -1 if call.op == "aten::hypot" else 0
-    result, *others = (through(engine, engine.value(ref), 1, parity) for ref in call.inputs)
-    for other in others:
-        result = added(engine, result, other)
+    result = reduce(partial(added, engine), [through(engine, engine.value(ref), 1, parity) for ref in call.inputs])
     return through(engine, result, 1 if call.op in _SIZED else 0, 0)
 
 
@@ -289,8 +288,7 @@ def div(engine: Engine, call: Call) -> Value:
     x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
     if call.args.get("rounding_mode"):
         return floor_divide(engine, call)
-    for value in (x, y):
-        engine.drop(value.names if value else None)
+    engine.drop(*map(engine.value, call.inputs))
     return x if y is None else multiplied(engine, x, y, divide=True)
 
 
@@ -303,8 +301,7 @@ def floor_divide(engine: Engine, call: Call) -> Value:
         if size % other == 0:
             outer = engine.split(engine.pool.resolve(x.names.of), (size // other, other))[0]
             return Value(x.axes, names=Names(outer))
-    for ref in call.inputs:
-        engine.drop(engine.value(ref).names)
+    engine.drop(*map(engine.value, call.inputs))
     return measured(engine, call)
 
 
@@ -321,10 +318,7 @@ def measured(engine: Engine, call: Call) -> Value:
             return through(engine, unzero(engine.value(call.inputs[0])), None, 0)
         degree = None if law.degree is None else Fraction(law.degree)
         return through(engine, engine.value(call.inputs[0]), degree, {"odd": 1, "even": -1, None: 0}[law.parity])
-    result, *others = (through(engine, unzero(engine.value(ref)), None, 0) for ref in call.inputs)
-    for other in others:
-        result = Value(tuple(engine.equal(a, b) for a, b in broadcast(result, other)))
-    return result
+    return reduce(partial(added, engine), [through(engine, unzero(engine.value(ref)), None, 0) for ref in call.inputs])
 
 
 @register_rule(*FILLS, "aten::fill", "aten::zero")

@@ -42,10 +42,10 @@ def index(engine: Engine, call: Call) -> Value:
         return _rows(engine, x, picks[places[0]], places[0], why)
     for given in (engine.value(pick) for pick in picks if isinstance(pick, Ref)):
         engine.fix_all(given.axes, why)
-        engine.drop(given.names)
+        engine.drop(given)
     indexed, first, count = replaced_axes(engine, picks)
     if not indexed:  # a mask without axes
-        engine.drop(x.names)
+        engine.drop(x)
         return relaid(engine, x, shape, {}, why)
     beside = [i for i in range(len(x.axes)) if i not in indexed]
     kept = {i + count * (i >= first): old for i, old in enumerate(beside)}
@@ -152,7 +152,7 @@ def sort(engine: Engine, call: Call) -> list[Value]:
     every = size == x.shape[dim] and len(x.axes) == 1
     values = Value(tuple(axes), x.zero, names=_kept_names(x) if size == x.shape[dim] else None)
     if x.names is not None and values.names is None:
-        engine.drop(x.names)
+        engine.drop(x)
     indices = Value(tuple(places), names=Names(units, all=every) if units else None)
     return [indices] if call.op == "aten::argsort" else [values, indices]
 
@@ -163,7 +163,7 @@ def _ordered(engine: Engine, call: Call, x: Value, dim: int, size: int) -> tuple
     axis = x.axes[dim]
     if not plain(axis):  # of equal copies the first is taken, whichever it is: the indices name no units
         engine.fix(axis, why)
-        engine.drop(x.names)
+        engine.drop(x)
         return (), engine.fresh(size, why)
     if x.names is not None and x.names.kind == "units" and len(x.axes) == 1 and size == axis_size(axis):
         units = engine.pool.resolve(x.names.of)
@@ -190,7 +190,7 @@ def first_place(engine: Engine, call: Call) -> Value:
 def places(engine: Engine, call: Call, x: Value, dim: int) -> Value:
     """Index of the largest or smallest entry along an axis, for each position of the others."""
     units, _ = _ordered(engine, call, replace(x, names=None), dim, 1)
-    engine.drop(x.names)
+    engine.drop(x)
     rest = [engine.homogeneous(a) for i, a in enumerate(x.axes) if i != dim]
     axes = [engine.unscaled(a) for a in rest]
     if call.args.get("keepdim"):
@@ -219,7 +219,7 @@ def count(engine: Engine, call: Call) -> Value:
     if units is None or (call.args["min"], call.args["max"]) != (0, bins - 1):
         for axis in x.axes:
             engine.rigid(axis)
-        engine.drop(x.names)
+        engine.drop(x)
         return Value((engine.fresh(bins, f"bins of {call.where}"),))
     return Value((bare(units),), names=Names(units, "counts", x.axes[0] if len(x.axes) == 1 else ()))
 
@@ -230,8 +230,7 @@ def grouped(engine: Engine, call: Call) -> Any:
     x = engine.value(call.args["self" if "self" in call.args else "input"])
     w = engine.value(call.args["mat2" if "mat2" in call.args else "weight"])
     ends = call.args.get("offs")
-    for value in (x, w):
-        engine.drop(value.names)
+    engine.drop(x, w)
     if not isinstance(ends, Ref) or len(x.axes) != 2 or len(w.axes) != 3 or call.args.get("bias") is not None:
         return unknown(engine, call)
     rows, of, label = _groups(engine, call, x, w, ends)
@@ -250,7 +249,7 @@ def _groups(engine: Engine, call: Call, x: Value, w: Value, ends: Ref) -> tuple[
         if node is not None and node.sorted is not None and same:
             of = engine.rigid(engine.equal(w.axes[0], engine.pool.resolve(names.of))) if w.axes[0] else ()
             return x.axes[0], bare(of), ("order", node.sorted)
-    engine.drop(names)
+    engine.drop(engine.value(ends))
     why = f"groups of rows in {call.where}"
     engine.fix_all(engine.value(ends).axes, why)
     rows, of = (engine.hold(engine.rigid(value.axes[0], why), why) for value in (x, w))

@@ -129,7 +129,7 @@ def ordered(engine: Engine, call: Call) -> list[Value]:
     x = engine.value(call.args["self"])
     if call.op == "aten::cumsum" and x.names is not None and x.names.kind == "counts" and len(x.axes) == 1:
         return [Value(x.axes, names=replace(x.names, kind="offsets"))]  # the end of each unit's rows
-    engine.drop(x.names)
+    engine.drop(x)
     where = _dims(call, len(x.axes))
     why = f"{'Fourier transform at' if 'fft' in call.op else 'order matters to'} {call.where}"
     result = relaid_along(engine, call, x, where, why)

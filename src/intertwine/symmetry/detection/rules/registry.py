@@ -49,7 +49,7 @@ def unknown(engine: Engine, call: Call) -> list[Value]:
     engine.unknown_ops[call.op] = None
     why = f"{UNRULED}: {call.where}"
     for ref in call.inputs:
-        engine.drop(engine.value(ref).names)
+        engine.drop(engine.value(ref))
         engine.fix_all(engine.value(ref).axes, why)
     return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]
 

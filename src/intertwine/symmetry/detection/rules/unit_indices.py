@@ -38,8 +38,7 @@ def unread_names(engine: Engine, call: Call) -> None:
     """Fix units named by numbers that an operation reads as mere numbers."""
     if call.op in _SAME | _SOME | _READERS | operations.FILLS:
         return
-    for ref in call.inputs:
-        engine.drop(engine.value(ref).names)
+    engine.drop(*map(engine.value, call.inputs))
 
 
 def named(engine: Engine, ref: Any, size: int) -> Axis | None:
@@ -50,7 +49,7 @@ def named(engine: Engine, ref: Any, size: int) -> Axis | None:
     of = engine.pool.resolve(names.of)
     if axis_size(of) == size:
         return of
-    engine.drop(names)
+    engine.drop(engine.value(ref))
     return None
 
 
@@ -150,7 +149,8 @@ def _drawn(engine: Engine, ref: Ref, made: Collection[int], count: int = 0) -> T
     if ref.id not in made or call is None:
         if value.data is not None and not value.drawn:
             return value.data.cpu()
-        spread = max(value.shape, default=1) ** -0.5 * (is_state(engine, ref) or not _may_vanish(engine, ref))
+        may = cache(lambda read: not is_state(engine, read) and _vanishes(engine, read, may))
+        spread = max(value.shape, default=1) ** -0.5 * (not may(ref))
         generator = torch.Generator().manual_seed(ref.id)
         numbers = torch.randn(value.shape, generator=generator, dtype=torch.float64, device="cpu")
         return numbers * spread if value.dtype.is_floating_point else None
@@ -170,13 +170,11 @@ def plain(axis: Axis) -> bool:
     return bool(axis) and all(isinstance(f, Slot) for f in axis)
 
 
-def _may_vanish(engine: Engine, ref: Ref) -> bool:
-    """Whether whole rows of a tensor may be zero on some inputs: by padding, rectifiers, masks, or kept zeros."""
-    may = cache(lambda read: not is_state(engine, read) and _vanishes(engine, read, may))
-    return _vanishes(engine, ref, may)
-
-
 def _vanishes(engine: Engine, ref: Ref, may: Callable[[Ref], bool]) -> bool:
+    """Whether whole rows of a tensor may be zero on some inputs: by padding, rectifiers, masks, or kept zeros.
+
+    ``may`` tells it of the tensors that made it.
+    """
     call = engine.producer(ref)
     if call is None:
         return engine.program.values[ref.id].kind == "input"

@@ -255,8 +255,7 @@ def index_put(engine: Engine, call: Call) -> Value:
         return inverse
     why = f"rows written at {call.where}"
     given = [engine.value(pick) for pick in picks if isinstance(pick, Ref)]
-    for value in (x, written, *given):
-        engine.drop(value.names)
+    engine.drop(x, written, *given)
     for value in given:
         engine.fix_all(value.axes, why)
     indexed, first, count = replaced_axes(engine, picks)
@@ -292,8 +291,7 @@ def scatter(engine: Engine, call: Call) -> Any:
     y = engine.value(source) if isinstance(source, Ref) else Value(((),) * len(x.axes), zero=value == 0)
     dim = call.args["dim"] % max(len(x.axes), 1)
     same = all(x.shape[i] == n for i, n in enumerate(index.shape) if i != dim)
-    for names in (x.names, y.names):
-        engine.drop(names)
+    engine.drop(x, y)
     if call.args.get("reduce") is not None or not same or (y.axes != ((),) * len(x.axes) and y.shape != index.shape):
         return unknown(engine, call)
     why = f"entries written at {call.where}"
@@ -307,7 +305,7 @@ def scatter(engine: Engine, call: Call) -> Any:
     if units is not None and flat:
         along = bare(units)
     else:
-        engine.drop(index.names)
+        engine.drop(index)
         engine.fix_all((x.axes[dim], y.axes[dim], index.axes[dim]), why)
         along = engine.fresh(x.shape[dim], why)
     axes.insert(dim, along)
