@@ -138,6 +138,12 @@ def test_an_unknown_operation_is_listed():
     assert "operation without a rule" in sym.explain("a.weight", 0) and "without a rule" in sym.summary()
 
 
+@pytest.mark.parametrize("taken", [lambda y: y.gather(0, torch.tensor(0)), lambda y: y.unfold(0, 1, 1)])
+def test_what_is_taken_along_an_axis_of_a_number_has_no_rule(taken):
+    sym = symmetries(sandwich(lambda h: F.relu(h) * taken(h.sum())), torch.randn(5, 4))
+    assert sym.unknown_ops and [(s.group.permutes, s.group.scales) for s in sym.spaces] == [(True, 0)]
+
+
 def test_reading_a_number_certifies_the_path_only():
     sym = symmetries(sandwich(lambda h: F.relu(h) * (2 if float(F.relu(h).sum()) > 0 else 3)), torch.randn(5, 4))
     assert sym.path_only and any("test_find.py" in note for note in sym.notes)

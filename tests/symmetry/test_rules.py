@@ -105,6 +105,7 @@ CASES = {
     "fold": (lambda h, w: F.fold(F.unfold(h[:, :, None], (1, 3)), (1, 8), (1, 3))[:, :, 0], G),
     "grid_sample": (lambda h, w: F.grid_sample(h[:, :, None], GRID, align_corners=False)[:, :, 0], G),
     "round": (lambda h, w: h.round(), S), "to integers": (lambda h, w: h.long().double(), P),
+    "a number along an axis": (lambda h, w: h.relu() * w.sum().sum(0).amax(0).cumsum(0).logsumexp(0), M),
     "addcmul": (lambda h, w: torch.addcmul(h, h, h), P), "erf": (lambda h, w: h.erf(), S),
 }  # fmt: skip
 

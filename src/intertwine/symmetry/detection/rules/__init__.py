@@ -31,7 +31,7 @@ def apply(engine: Engine, call: Call) -> Sequence[Any]:
     rule = RULES.get(call.op, measured if is_pointwise(call) else unknown)
     try:
         result = rule(engine, call)
-    except (KeyError, IndexError, TypeError, ValueError):  # arguments that the rule does not cover
+    except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):  # arguments that the rule does not cover
         result = unknown(engine, call)
     results = result if isinstance(result, list) else [result]
     return [carried(engine, call, value, first_mix) for value in results]

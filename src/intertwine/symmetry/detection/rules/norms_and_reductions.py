@@ -24,9 +24,8 @@ Law = Callable[[Axis], Axis]
 
 def _dims(call: Call, rank: int) -> set[int]:
     dim: Any = call.args.get("dim", call.args.get("dims"))
-    if dim is None or (isinstance(dim, list | tuple) and not dim):
-        return set(range(rank))
-    return {d % rank for d in dim} if isinstance(dim, list | tuple) else {dim % rank}
+    dims = dim if isinstance(dim, list | tuple) else [] if dim is None else [dim]
+    return {d % rank for d in dims if rank} or set(range(rank))  # a single number has a dimension 0, but no axis
 
 
 def _reduced(call: Call, axes: Sequence[Axis], dims: set[int]) -> Value:
