@@ -107,10 +107,10 @@ class _Moved(OperationMode):
 
     def __init__(self, sym: Description, g: Transformation, model: nn.Module) -> None:
         super().__init__()
-        live, self._sym, self._g, self._state = _registered(model), sym, g, tensors_of(model)
+        self._sym, self._g, self._state = sym, g, tensors_of(model)
         check(sym, g, self._state, sym.layouts)
         origins = {**{name: name for name in sym.layouts}, **sym.aliases}
-        self._names = {_geometry(live[name]): origin for name, origin in origins.items() if name in live}
+        self._names = {_geometry(self._state[n]): origin for n, origin in origins.items() if n in self._state}
         self._held: dict[str, Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -278,7 +278,8 @@ def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tens
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers of a model under all of their names: the live tensors, not copies."""
     check_module(model)
-    return {name: tensor.detach() for name, tensor in _registered(model).items()}
+    named = chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    return {name: tensor.detach() for name, tensor in named}
 
 
 def write(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
@@ -288,11 +289,6 @@ def write(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
         for name, tensor in state.items():
             own[name].copy_(tensor)
     return model
-
-
-def _registered(model: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers of a model under all of their names."""
-    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
 
 
 def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str]) -> None:

@@ -122,13 +122,7 @@ class Description:
             diagonal = [Fraction(leaf.variance)] if space.group.is_general else []
             return [*leaf.scale, *diagonal]
 
-        def rank(rows: list[dict]) -> int:
-            equations = RationalEquations()
-            for row in rows:
-                equations.add(row)
-            return equations.rank
-
-        return mixing + self._independent(exponents, rank)
+        return mixing + self._independent(exponents, lambda rows: RationalEquations(rows).rank)
 
     @property
     def log_size(self) -> float:

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
 
+from ..._nested import map_leaves, tensors_in
 from ...errors import CaptureError
 
 _MOST_COMPARED = 1 << 22  # elements of a storage that are compared one by one; larger ones are taken to overlap
@@ -111,25 +111,24 @@ class MetaConstants:
 
     def follow(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         """Repeat an operation on constants with their values, and keep the results behind ``result``."""
-        made = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
+        made = list(tensors_in(result))
         if not any(t.is_meta for t in made) or any(t.numel() > _MOST_COMPUTED for t in made):
             return
         values = self.values(func, args, kwargs)
         if values is not None:
             if func._schema.name in UNWRITTEN:
                 values.zero_()
-            for meta, value in zip(made, (t for t in tree_flatten(values)[0] if isinstance(t, Tensor))):
+            for meta, value in zip(made, tensors_in(values)):
                 self._known[id(meta)] = (meta, value)
 
     def values(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Result of an operation on the values of its arguments; ``None`` if some are unknown."""
-        flat = tree_flatten((args, kwargs))[0]
-        if any(isinstance(t, Tensor) and self.of(t) is None for t in flat):
+        if any(self.of(t) is None for t in tensors_in([args, kwargs])):
             return None
         real = lambda x: (
             self.of(x) if isinstance(x, Tensor) else torch.device("cpu") if isinstance(x, torch.device) else x
         )
         try:
-            return func(*tree_map(real, args), **tree_map(real, kwargs))
+            return func(*map_leaves(args, real), **map_leaves(kwargs, real))
         except (RuntimeError, TypeError, NotImplementedError):  # an operation that only runs on meta tensors
             return None

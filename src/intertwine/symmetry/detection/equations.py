@@ -16,8 +16,10 @@ class RationalEquations:
     The largest variable of an equation is eliminated, so the smallest ones remain free.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forms: Iterable[Mapping] = ()) -> None:
         self._rows: dict[Any, dict] = {}  # pivot -> the other terms of the equation pivot = sum of terms
+        for form in forms:
+            self.add(form)
 
     @property
     def rank(self) -> int:
