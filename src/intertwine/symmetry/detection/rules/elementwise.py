@@ -50,13 +50,8 @@ def added(engine: Engine, a: Value, b: Value) -> Value:
         zero, other = (a, b) if a.zero else (b, a)
         axes = tuple(_beside_zero(engine, zero, z, o) for z, o in broadcast(zero, other))
         return Value(axes, a.zero and b.zero)
-    joined: list[Axis] = []
-    for x, y in broadcast(a, b):
-        if not x or not y:
-            joined.append(forget_zeros(engine.rigid(x or y, f"one number added to all units at {engine.call.where}")))
-        else:
-            joined.append(engine.equal(x, y))
-    return Value(tuple(joined))
+    alone = lambda axis: forget_zeros(engine.rigid(axis, f"one number added to all units at {engine.call.where}"))
+    return Value(tuple(engine.equal(x, y) if x and y else alone(x or y) for x, y in broadcast(a, b)))
 
 
 def _beside_zero(engine: Engine, zero: Value, axis: Axis, other: Axis) -> Axis:
@@ -78,15 +73,8 @@ def multiplied(engine: Engine, a: Value, b: Value, divide: bool = False) -> Valu
     """The value of ``a * b`` or ``a / b``."""
     if a.zero or (b.zero and not divide):
         return _times_zero(engine, a, b)
-    axes = []
-    for x, y in broadcast(a, b):
-        if x and y:
-            axes.append(engine.multiplied(x, y, divide))
-        elif y:
-            engine.monomial(y) if divide else None
-            axes.append(engine.powered(y, -1, True) if divide else y)
-        else:
-            axes.append(x)
+    inverse = lambda axis: engine.powered(engine.monomial(axis), -1, True)
+    axes = (engine.multiplied(x, y, divide) if x or not divide else inverse(y) for x, y in broadcast(a, b))
     return Value(tuple(axes))
 
 
@@ -180,11 +168,8 @@ def by_law(engine: Engine, call: Call) -> Value:
 def prelu(engine: Engine, call: Call) -> Value:
     """``max(x, 0) + w min(x, 0)`` with a slope for every unit: slopes move with their units but do not scale."""
     x, w = engine.value(call.args["self"]), engine.value(call.args["weight"])
-    axes = []
-    for a, b in broadcast(through(engine, x, 1, 0), w):
-        engine.rigid(b, "a slope is no scale")
-        axes.append(engine.multiplied(a, b))
-    return Value(tuple(axes), x.zero)
+    both = broadcast(through(engine, x, 1, 0), w)
+    return Value(tuple(engine.multiplied(a, engine.rigid(b, "a slope is no scale")) for a, b in both), x.zero)
 
 
 @register_rule("aten::rrelu_with_noise")

@@ -13,7 +13,7 @@ from ....programs.operations import LINEAR, SCALED_DOT_PRODUCTS
 from ..axis_terms import Axis, Flat, Pick, Value, axis_size, forget_zeros, slots
 from ..engine import Engine
 from .elementwise import added, broadcast
-from .registry import opaque, register_rule, unknown
+from .registry import opaque, register_rule, relaid, unknown
 from .unit_indices import joined, origins, without
 
 
@@ -93,19 +93,12 @@ def deformed_convolution(engine: Engine, call: Call) -> Value:
     return _convolved(engine, call, x.put(1, channels), w, where)
 
 
-def _space(engine: Engine, call: Call, spatial: Sequence[Axis], kernel: Sequence[int]) -> list[Axis]:
+def _space(engine: Engine, call: Call, spatial: tuple[Axis, ...], kernel: Sequence[int]) -> tuple[Axis, ...]:
     """Spatial axes of the result: unchanged if only single points are read, fixed otherwise."""
-    shape = engine.made(call)[-len(spatial) :]
-    axes = []
-    for i, axis in enumerate(spatial):
-        at = lambda name, i=i: call.args[name][i] if len(call.args[name]) > 1 else call.args[name][0]
-        pointwise = kernel[i] == 1 and at("stride") == 1 and at("padding") == 0
-        if pointwise:
-            axes.append(axis)
-        else:
-            engine.fix(axis, "spatial positions of a convolution")
-            axes.append(engine.fresh(shape[i], "spatial positions of a convolution", ("space", i)))
-    return axes
+    at = lambda name, i: call.args[name][i] if len(call.args[name]) > 1 else call.args[name][0]
+    kept = {i: i for i, n in enumerate(kernel) if n == 1 and at("stride", i) == 1 and at("padding", i) == 0}
+    shape, why = engine.made(call)[-len(spatial) :], "spatial positions of a convolution"
+    return relaid(engine, Value(spatial), shape, kept, why).axes
 
 
 @register_rule(*SCALED_DOT_PRODUCTS)
