@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intertwine.symmetry import Symmetry, symmetries
+from intertwine.symmetry import Space, Symmetry, symmetries
 from intertwine.symmetry.spaces import Leaf
 from intertwine.testing import function_error
 
@@ -21,9 +21,10 @@ def prove(
     seeds: Iterable[int] = (3,),
     bound: float = 1e-12,
     unseen: Callable[[int], Any] | None = None,
+    sym: Symmetry | None = None,
 ) -> Symmetry:
     """The symmetry found on ``x``; elements of every kind keep the function there, or on ``unseen`` by seed."""
-    sym = symmetries(model, x)
+    sym = symmetries(model, x) if sym is None else sym
     for kind in KINDS:
         for seed in seeds:
             twin = sym.act(sym.random(seed, kinds={kind}), model)
@@ -53,10 +54,17 @@ def group(function, out: int = 6, width: int = 6) -> str:
     model = Sandwich(function, out, width).double()
     sym = prove(model, example(0), range(3), 1e-11, example)
     assert not sym.unknown_ops
-    moving = sym.layouts["a.weight"].axes[0]
-    if not isinstance(moving, Leaf):
-        return "held"
-    space = sym.space(moving.space)
+    return moving(sym)
+
+
+def moving(sym: Symmetry) -> str:
+    """The group of the units of ``a``, ``"held"`` if they cannot move."""
+    axis = sym.layouts["a.weight"].axes[0]
+    return group_of(sym.space(axis.space)) if isinstance(axis, Leaf) else "held"
+
+
+def group_of(space: Space) -> str:
+    """The name of a space's group on one generator of each kind."""
     if space.group.mixes:
         return "general" if space.group.is_general else "orthogonal"
     return PLAIN[min(space.group.scales, 1), min(space.group.signs, 1)] if space.group.permutes else "held"
