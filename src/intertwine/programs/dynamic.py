@@ -135,10 +135,8 @@ def _captured(model: nn.Module, batch: Any, n: int) -> Program:
 
 def _check_same_run(two: Program, three: Program, name: str) -> None:
     """Check that both runs made the same calls on the same values."""
-    same = len(two.calls) == len(three.calls) and all(
-        x.op == y.op and x.inputs == y.inputs and x.outputs == y.outputs for x, y in zip(two.calls, three.calls)
-    )
-    if not same:
+    made = lambda program: [(c.op, c.inputs, c.outputs) for c in program.calls]
+    if made(two) != made(three):
         ours, theirs = ([c.where for c in p.calls] for p in (two, three))
         where = next((x for x, y in zip(ours, theirs) if x != y), "the end")
         raise CaptureError(

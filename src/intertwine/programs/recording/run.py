@@ -1,9 +1,11 @@
 """Recording of one run of a model: every operation, with the module that ran it."""
 
 import dis
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -97,13 +99,12 @@ def _functions(recorder: Recorder, model: nn.Module) -> dict[str, Ref]:
     """Results of nonlinearities that are called as functions, named as ``features.layers`` names them."""
     named = function_names(dict(model.named_modules()))
     found: dict[str, Ref] = {}
-    calls: dict[str, int] = {}
+    numbers = defaultdict[str, Iterator[int]](count)
     for call in recorder.calls:
         function = nonlinearity(call.op, call.args.get("min"), call.args.get("max"))
         name = named(call.module, function) if function else None
         if name is not None and call.outputs[0] is not None:
-            found[f"{name}#{calls.setdefault(name, 0)}"] = call.outputs[0]
-            calls[name] += 1
+            found[f"{name}#{next(numbers[name])}"] = call.outputs[0]
     return found
 
 
@@ -142,7 +143,7 @@ def _follow_modules(
 ) -> Any:
     """Keep ``recorder.module`` at the module that runs, and note what each module was given and returned."""
     running: list[str] = [""]
-    counts: dict[str, int] = {}
+    numbers = defaultdict[str, Iterator[int]](count)
 
     def note(*given: Any) -> None:
         """The module that runs and the one that called it see these."""
@@ -166,8 +167,7 @@ def _follow_modules(
             first = next(iter(output_tensors(result)), None)
             ref = None if first is None else recorder.ref(first)
             if ref is not None:
-                taps[f"{name}#{counts.setdefault(name, 0)}"] = ref
-                counts[name] += 1
+                taps[f"{name}#{next(numbers[name])}"] = ref
 
         return hook
 

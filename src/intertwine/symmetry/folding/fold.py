@@ -322,10 +322,9 @@ def centre(rewriter: Rewriter) -> Outcome:
 
 def _start_constant(flow: Flow, *, name: str, axis: int) -> None:
     """Start the change of a parameter by something constant along one axis."""
-    shape = list(flow.graph.state[name].shape)
-    shape[axis] = 1
-    generator = torch.Generator().manual_seed(axis)
-    offset = torch.randn(shape, generator=generator, dtype=torch.float64).expand(flow.graph.state[name].shape)
+    shape, generator = flow.graph.state[name].shape, torch.Generator().manual_seed(axis)
+    along = [1 if d == axis else n for d, n in enumerate(shape)]
+    offset = torch.randn(along, generator=generator, dtype=torch.float64).expand(shape)
     flow.put(flow.graph.program.states[name], Change(torch.ones(offset.shape).double(), offset))
 
 

@@ -255,17 +255,15 @@ def _without_gains(program: Program, sites: Mapping[int, Norm], shifting: Collec
             same = next(r for r in call.inputs if values[r.id].shape == values[out.id].shape)
             calls.append(replace(call, op="aten::alias", args={"self": same}, func=torch.ops.aten.alias.default))
         elif call.op in _NORMS and plain:
+            normed, first = call.outputs[0], call.outputs[:1]
             args = {"input": call.args["input"], "normalized_shape": call.args["normalized_shape"], "weight": None}
-            bare = replace(
-                call, op="aten::rms_norm", args=args, outputs=(call.outputs[0], *[None] * (len(call.outputs) - 1))
-            )
-            calls.append(bare)
             if position in shifting:
                 values.append(values[sites[position].out.id])
-                calls[-1] = replace(bare, outputs=(Ref(len(values) - 1), *bare.outputs[1:]))
-                args = {"self": Ref(len(values) - 1), "other": call.args["bias"], "alpha": 1}
-                func = torch.ops.aten.add.Tensor
-                calls.append(replace(call, op="aten::add", args=args, outputs=call.outputs[:1], func=func))
+                normed = Ref(len(values) - 1)
+            calls.append(replace(call, op="aten::rms_norm", args=args, outputs=(normed,)))
+            if position in shifting:
+                args = {"self": normed, "other": call.args["bias"], "alpha": 1}
+                calls.append(replace(call, op="aten::add", args=args, outputs=first, func=torch.ops.aten.add.Tensor))
         else:
             calls.append(call)
     return replace(program, calls=tuple(calls), values=tuple(values))
