@@ -246,6 +246,30 @@ def test_copies_have_no_numbers_of_their_own(spread):
     prove(Made(run, a=nn.Linear(3, 4), b=nn.Linear(8, 2)).double(), tokens(0), range(4), 1e-11, tokens)
 
 
+# numbers of units in an order, or written beside other units
+ORDERED = {
+    "ranks": lambda h, g, w: h.argsort(-1).argsort(-1).double(),
+    "ranks by sort": lambda h, g, w: h.sort(-1).indices.sort(-1).indices * g,
+    "put back": lambda h, g, w: (g.gather(-1, p := h.argsort(-1)) * w).gather(-1, p.argsort(-1)),
+    "chosen, in order": lambda h, g, w: g.gather(-1, h.topk(3).indices.sort(-1).values),
+    "columns, in order": lambda h, g, w: g[:, w.topk(3).indices.sort().values],
+    "written at ranks": lambda h, g, w: torch.zeros_like(h).scatter(-1, g.argsort(-1), h),
+    "weights at ranks": lambda h, g, w: torch.zeros_like(h).scatter(-1, g.argsort(-1), w.expand(len(h), -1)),
+    "first units at the best": lambda h, g, w: torch.zeros_like(h).scatter(-1, g.topk(3).indices, h[:, :3]),
+}
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_orders_are_no_names(name):
+    torch.manual_seed(0)
+    run, w, x = ORDERED[name], nn.Parameter(torch.randn(5).double()), tokens(0)
+    out = run(x.repeat(1, 2)[:, :5], x.repeat(1, 2)[:, 1:], w).shape[-1]
+    model = Made(
+        lambda m, x: m.out(run(m.a(x), m.b(x), m.w)), a=nn.Linear(3, 5), b=nn.Linear(3, 5), w=w, out=nn.Linear(out, 2)
+    )
+    prove(model.double(), x, range(4), 1e-11, tokens)
+
+
 @pytest.mark.parametrize("number", [float("-inf"), 0.0, -1.0])
 def test_experts_in_groups(number):
     torch.manual_seed(0)

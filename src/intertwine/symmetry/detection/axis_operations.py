@@ -68,7 +68,7 @@ class Algebra:
         while held := [entry for entry in waiting if self._order_matters(entry[0])]:
             for rows, follows in held:
                 why = self._order_matters(rows)
-                for axis in follows:
+                for axis in (rows, *follows):
                     self.hold(self.pool.resolve(axis), why)
             waiting = [entry for entry in waiting if entry not in held]
 

@@ -150,8 +150,8 @@ def sort(engine: Engine, call: Call) -> list[Value]:
     axes = [along if i == dim else engine.homogeneous(axis) for i, axis in enumerate(x.axes)]
     places = [a if i == dim else engine.unscaled(a) for i, a in enumerate(axes)]
     every = size == x.shape[dim] and len(x.axes) == 1
-    values = Value(tuple(axes), x.zero, names=_kept_names(x) if size == x.shape[dim] else None)
-    if x.names is not None and values.names is None:
+    values = Value(tuple(axes), x.zero, names=_kept_names(x) if every else None)
+    if x.names is not None and values.names is None:  # one row of numbers has its own order
         engine.drop(x)
     indices = Value(tuple(places), names=Names(units, all=every) if units else None)
     return [indices] if call.op == "aten::argsort" else [values, indices]

@@ -302,6 +302,7 @@ def scatter(engine: Engine, call: Call) -> Any:
     axes = [follow(engine, axis, i) for axis, i in zip(axes, beside(index).axes)]
     for axis in (y.axes[dim], index.axes[dim]):
         engine.rigid(axis, why)
+    engine.equal(y.axes[dim], index.axes[dim])  # entry by entry
     if units is not None and flat:
         along = bare(units)
     else:
