@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from handmade import MAKERS, make
+from made import Made
 from torch import nn
 from zoo import build
 
@@ -89,6 +90,18 @@ def test_variances_that_were_kept_make_no_difference():
     scales = random(sym, 0)
     twin = act(sym, scales @ scales @ scales, model)
     assert difference(canonical(model, x, sym), canonical(twin, x, sym)) < 1e-9
+
+
+def test_gains_that_balance_makes_equal_keep_their_signs():
+    """Two gains in one product, one set for all heads: both get one size, and only their product has a sign."""
+    run = lambda m, x: m.o((nn.functional.rms_norm(m.i(x).view(6, 2, 4), (4,)) * (m.g * m.h)).tanh().flatten(1))
+    torch.manual_seed(0)
+    gains = {name: nn.Parameter(torch.randn(4)) for name in "gh"}
+    model, x = Made(run, i=nn.Linear(3, 8), o=nn.Linear(8, 2), **gains).double(), torch.randn(6, 3).double()
+    sym = symmetries(model, x)
+    one = canonical(model, x, sym)
+    for seed in range(6):
+        assert difference(one, canonical(act(sym, random(sym, seed), model), x, sym)) < 1e-9
 
 
 def test_balanced_slices():

@@ -218,7 +218,8 @@ def _equations(
                 found.append((t.flatten() < 0, bits))
     flat = [(b, i) for b, (negative, _) in enumerate(found) for i in range(len(negative))]
     joined = torch.cat(sizes) if sizes else torch.zeros(0)
-    order = joined.argsort(descending=True, stable=True)[:_MOST_ENTRIES].tolist()
+    rough = joined.log().mul(10).round()  # entries that balanced scales make equal come tensor by tensor
+    order = rough.argsort(descending=True, stable=True)[:_MOST_ENTRIES].tolist()
     return [(int(found[b][0][i]), [int(x[i]) for x in found[b][1]]) for b, i in (flat[at] for at in order)]
 
 
