@@ -101,6 +101,7 @@ CASES = {
     "im2col": (lambda h, w: F.unfold(h[:, :, None], (1, 3)).unflatten(1, (6, 3)).amax(2), M),
     "fold": (lambda h, w: F.fold(F.unfold(h[:, :, None], (1, 3)), (1, 8), (1, 3))[:, :, 0], G),
     "grid_sample": (lambda h, w: F.grid_sample(h[:, :, None], GRID, align_corners=False)[:, :, 0], G),
+    "shape of a part": (lambda h, w: torch.cat([h, torch.full_like(h[:, :1], 0.3)], 1), G, 7),
     "round": (lambda h, w: h.round(), S), "to integers": (lambda h, w: h.long().double(), P),
     "a number along an axis": (lambda h, w: h.relu() * w.sum().sum(0).amax(0).cumsum(0).logsumexp(0), M),
     "addcmul": (lambda h, w: torch.addcmul(h, h, h), P), "erf": (lambda h, w: h.erf(), S),

@@ -21,7 +21,7 @@ from torch import Tensor
 from ...._nested import by_key
 from ....programs import Call, Program, Ref
 from ....programs.calls import makers, reached, readers
-from ....programs.operations import COPIES, PARTS, REARRANGEMENTS, REPEATS, RESHAPES, TRANSPOSES, aten
+from ....programs.operations import COPIES, FILLS, PARTS, REARRANGEMENTS, REPEATS, RESHAPES, TRANSPOSES, aten
 from ....programs.program import float64_handler, run_call
 from ...spaces import Cause
 from ..axis_terms import Value, axis_size, rearranged
@@ -122,16 +122,22 @@ _LAID = RESHAPES | TRANSPOSES | COPIES | PARTS
 def with_parts(program: Program, calls: Sequence[Call]) -> list[Call]:
     """The calls, where picks of rows from tensors in a new layout become picks from the original tensors.
 
-    Stacks are bypassed if one of their tensors is picked, or if their axis is merged with an adjacent one.
+    Stacks are bypassed if one of their tensors is picked, or if their axis is merged with an adjacent one. Views and
+    parts of which only the shape is read are left out.
     """
     made, kept, wanted = makers(calls), list[Call](), {ref.id for ref in program.outputs}
-    calls = [_unstacked(program, call, made) for call in calls]
+    calls = [_unstacked(program, _filled(call), made) for call in calls]
     made = makers(calls)
     for call in reversed([_part(program, call, made) for call in calls]):
         if call.op not in _LAID | {"aten::stack"} or any(ref.id in wanted for ref in call.made):
             kept.append(call)
             wanted.update(ref.id for ref in call.inputs)
     return kept[::-1]
+
+
+def _filled(call: Call) -> Call:
+    """A call that only takes the shape of a tensor, without it: what made that tensor may not be needed."""
+    return replace(call, args={k: v for k, v in call.args.items() if k != "self"}) if call.op in FILLS else call
 
 
 def _unstacked(program: Program, call: Call, made: Mapping[int, Call]) -> Call:
