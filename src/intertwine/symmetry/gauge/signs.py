@@ -97,6 +97,7 @@ def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
 
 _MOST_BITS = 4096  # that are solved together
 _MOST_ENTRIES = 100_000  # that are used then
+_EQUAL = 1e-5  # relative difference of their sizes below which order says nothing
 
 
 def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Transformation:
@@ -218,8 +219,11 @@ def _equations(
                 found.append((t.flatten() < 0, bits))
     flat = [(b, i) for b, (negative, _) in enumerate(found) for i in range(len(negative))]
     joined = torch.cat(sizes) if sizes else torch.zeros(0)
-    rough = joined.log().mul(10).round()  # entries that balanced scales make equal come tensor by tensor
-    order = rough.argsort(descending=True, stable=True)[:_MOST_ENTRIES].tolist()
+    order = joined.argsort(descending=True, stable=True)
+    smaller = (joined[order].diff().abs() > _EQUAL * joined[order][1:]).long()
+    rank = torch.cat([torch.zeros(min(1, len(order)), dtype=torch.long), smaller.cumsum(0)])
+    # those that balanced scales make equal, up to rounding, come in the order of their tensors
+    order = order[(rank * len(order) + order).argsort()][:_MOST_ENTRIES].tolist()
     return [(int(found[b][0][i]), [int(x[i]) for x in found[b][1]]) for b, i in (flat[at] for at in order)]
 
 
