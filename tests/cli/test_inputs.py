@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from intertwine.cli._command import session
 from intertwine.cli._outputs import keep_beside
@@ -58,22 +58,27 @@ def test_an_index_and_a_folder_of_shards_without_configuration(run, vits):
     assert "must be a file, an index of shards, or a directory" in run("same", "vit_a", "empty").error
 
 
-def lora(folder, base, peft, rank=2):
+def lora(folder, base, peft, rank=2, **settings):
     """Write an adapter whose updates are not zero, and return the model with them."""
     torch.manual_seed(3)
     model = load_pretrained(base)
     names = " ".join(model.state_dict())
     targets = [end for end in ("q_proj", "v_proj", "query", "value") if f".{end}.weight" in names]
-    config = peft.LoraConfig(r=rank, lora_alpha=8, target_modules=targets, modules_to_save=["classifier"])
+    config = peft.LoraConfig(r=rank, lora_alpha=8, target_modules=targets, modules_to_save=["classifier"], **settings)
     wrapped = peft.get_peft_model(model, config)
     with torch.no_grad():
         for name, p in wrapped.named_parameters():
             if "lora_B" in name or "classifier" in name:
                 p.normal_()
-    wrapped.save_pretrained(folder, save_embedding_layers=False)
-    settings = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": str(base)}))
+    write_adapter(wrapped, folder, base)
     return wrapped.merge_and_unload().eval()
+
+
+def write_adapter(wrapped, folder, base):
+    """Write the adapter of a wrapped model, which names its base model."""
+    wrapped.save_pretrained(folder)
+    said = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**said, "base_model_name_or_path": str(base)}))
 
 
 def test_an_adapter_is_merged_into_its_base_model(run, vits):
@@ -108,6 +113,8 @@ def test_adapters_that_cannot_be_merged(vits, monkeypatch):
         ({"base_model_name_or_path": "someone/vit"}, "Nothing is downloaded"),
         ({"peft_type": "IA3"}, "peft_type must be LORA"),
         ({"r": 5}, "adapter must fit its base model"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights = 'pissa_niter_4'.*merge_and_unload"),
+        ({"alora_invocation_tokens": [1]}, r"Got alora_invocation_tokens = \[1\]"),
         ({"target_modules": good["target_modules"][:1]}, "missing or unexpected"),
     ):
         file.write_text(json.dumps({**good, **change}))
@@ -117,6 +124,47 @@ def test_adapters_that_cannot_be_merged(vits, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     with pytest.raises(ImportError, match="lora"):
         load_pretrained(vits / "adapter")
+
+
+@pytest.mark.parametrize("settings", [
+    {"init_lora_weights": "pissa"}, {"init_lora_weights": "olora"}, {"init_lora_weights": "orthogonal"},
+    {"lora_bias": True},
+], ids=["pissa", "olora", "orthogonal", "bias"])  # fmt: skip
+def test_adapters_that_start_from_the_weights_or_have_biases(vits, settings):
+    want = lora(vits / "adapter", vits / "vit_a", pytest.importorskip("peft"), **settings)
+    torch.testing.assert_close(load_pretrained(vits / "adapter").state_dict(), want.state_dict())
+
+
+def test_an_adapter_in_a_torch_file(vits):
+    want = lora(vits / "adapter", vits / "vit_a", pytest.importorskip("peft"))
+    file = vits / "adapter" / "adapter_model.safetensors"
+    torch.save(load_file(file), file.with_suffix(".bin"))
+    file.unlink()
+    torch.testing.assert_close(load_pretrained(vits / "adapter").state_dict(), want.state_dict())
+
+
+@pytest.mark.parametrize("settings", [
+    {"target_modules": ["lm_head"]}, {"target_modules": ["embed_tokens"]},
+    {"target_modules": ["embed_tokens"], "ensure_weight_tying": True},
+    {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    {"target_modules": ["q_proj"], "trainable_token_indices": [1, 2]},
+], ids=["head", "embedding", "both", "replaced", "tokens"])  # fmt: skip
+def test_an_adapter_of_one_of_two_tied_weights(tmp_path, settings):
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads)).save_pretrained(tmp_path / "base")
+    wrapped = peft.get_peft_model(load_pretrained(tmp_path / "base"), peft.LoraConfig(r=2, **settings))
+    for p in wrapped.parameters():
+        p.data.normal_() if p.requires_grad else None
+    write_adapter(wrapped, tmp_path / "adapter", tmp_path / "base")
+    ids = torch.arange(9)[None]
+    want = wrapped.eval()(ids).logits  # never merged
+    found = load_pretrained(tmp_path / "adapter")
+    torch.testing.assert_close(found(ids).logits, want)
+    found.save_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(load_pretrained(tmp_path / "merged")(ids).logits, want)
 
 
 def test_merging_keeps_tokenizer_generation_and_shards(run, vits):

@@ -32,10 +32,17 @@ from ...errors import CheckpointError, MissingExtraError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_ADAPTER = "adapter_config.json"
+_ADAPTER, _UPDATES = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
 # Settings that determine the function; those that name places, code or ways of running are left out.
 _KEPT = ("r", "lora_alpha", "target_modules", "exclude_modules", "fan_in_fan_out", "bias", "use_rslora", "use_dora",
-         "modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern")  # fmt: skip
+         "modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "lora_bias",
+         "trainable_token_indices", "target_parameters", "ensure_weight_tying")  # fmt: skip
+# Settings with which an adapter is more than updates of the base model's weights.
+_MORE = ("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "monteclora_config",
+         "use_bdlora")  # fmt: skip
+# Initial weights that leave the base model as it is; the others were taken from it, those of _TAKEN always alike.
+_PLAIN, _TAKEN = (None, True, False, "gaussian", "orthogonal", "eva", "mica"), ("pissa", "olora")
+_ADVICE = "Merge it where it was trained, with merge_and_unload() and save_pretrained(), and give that directory."
 _KINDS = {"architectures": ([str], None), "text_config": (dict, None), "vision_config": (dict, None)}
 _LAYERS = 10_000
 _COUNTED = 2**20
@@ -304,29 +311,54 @@ def base_of(directory: Path) -> Path:
 def _merged(directory: Path) -> nn.Module:
     """The base model with the updates of a peft adapter (as ``save_pretrained`` writes it) added to its weights."""
     settings, base = _settings(directory / _ADAPTER, {}), base_of(directory)
-    if settings.get("peft_type") != "LORA":
-        raise CheckpointError(f"peft_type must be LORA. Got {settings.get('peft_type')!r} in {str(directory)!r}.")
+    kind, start = settings.get("peft_type"), settings.get("init_lora_weights")
+    if kind != "LORA":
+        raise CheckpointError(f"peft_type must be LORA. Got {kind!r} in {str(directory)!r}. {_ADVICE}")
+    more = [f"{key} = {settings[key]!r}" for key in _MORE if settings.get(key)]
+    if start not in (*_PLAIN, *_TAKEN):
+        more.append(f"init_lora_weights = {start!r}")  # which took something from the base model that is kept nowhere
+    if more:
+        raise CheckpointError(
+            f"{_ADAPTER} must describe updates that can be added to the base model's weights. Got {', '.join(more)} "
+            f"in {str(directory)!r}. {_ADVICE}"
+        )
     try:
         import peft
     except ImportError:
         raise MissingExtraError("peft", "lora") from None
-    tensors = read_tensors(within(directory, "adapter_model.safetensors", "adapter", CheckpointError))
+    file = next(filter(lambda name: (directory / name).is_file(), _UPDATES), _UPDATES[0])
+    tensors = read_tensors(within(directory, file, "adapter", CheckpointError))
+    kept = (*_KEPT, "init_lora_weights") if start in _TAKEN else _KEPT
     try:
-        config = peft.LoraConfig(**{key: settings[key] for key in _KEPT if settings.get(key) is not None})
+        config = peft.LoraConfig(**{key: settings[key] for key in kept if settings.get(key) is not None})
         wrapped = peft.get_peft_model(load_pretrained(base), config)
         found: Any = peft.set_peft_model_state_dict(wrapped, tensors)
+        wrong = [*found.unexpected_keys, *(key for key in found.missing_keys if "lora_" in key)]
+        _untie_adapted(wrapped)
+        model: nn.Module = wrapped.merge_and_unload()
     except (ValueError, TypeError, RuntimeError, KeyError) as error:
         raise CheckpointError(
-            f"adapter must fit its base model. Got {str(directory)!r} for {str(base)!r} ({error})."
+            f"adapter must fit its base model. Got {str(directory)!r} for {str(base)!r} ({error}). {_ADVICE}"
         ) from error
-    wrong = [*found.unexpected_keys, *(key for key in found.missing_keys if "lora_" in key)]
     if wrong:
         raise CheckpointError(
             f"adapter must hold all updates of its base model, and no others. Got {str(directory)!r}, where "
-            f"{len(wrong)} tensors are missing or unexpected: {', '.join(sorted(wrong)[:3])}."
+            f"{len(wrong)} tensors are missing or unexpected: {', '.join(sorted(wrong)[:3])}. {_ADVICE}"
         )
-    model: nn.Module = wrapped.merge_and_unload()
     return model.eval()
+
+
+def _untie_adapted(wrapped: nn.Module) -> None:
+    """Untie weights that only one of their users has updates for, so that the update reaches no other."""
+    from ...symmetry.folding.rewriter import untie
+
+    of: dict[int, list[str]] = {}
+    for name, parameter in wrapped.named_parameters(remove_duplicate=False):
+        of.setdefault(id(parameter), []).append(name)
+    for names in of.values():
+        adapted = any(".base_layer." in name or ".original_module." in name for name in names)
+        for name in names[1:] if adapted else ():
+            untie(wrapped, name)
 
 
 @contextmanager
