@@ -645,6 +645,24 @@ def test_weights_of_data_parallel_compiled_lightning_and_old_training_load(tmp_p
     assert torch.equal(loaded.conv1.weight, model.conv1.weight)
 
 
+@pytest.mark.parametrize("place", ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_fsdp_wrapped_module.", "net._orig_mod."])
+def test_weights_of_modules_that_were_wrapped_one_by_one_load(tmp_path, place, prefix):
+    model = networks.build("digits_cnn")
+    inside = {prefix + k.replace("conv1.", f"conv1.{place}."): v for k, v in model.state_dict().items()}
+    torch.save(inside, tmp_path / "a.pt")
+    loaded = load_checkpoint(tmp_path / "a.pt", "digits_cnn")
+    assert torch.equal(loaded.conv1.weight, model.conv1.weight)
+
+
+def test_weights_of_an_average_over_training_load_also_where_the_model_is_wrapped(tmp_path):
+    model = networks.build("digits_cnn")
+    average = torch.optim.swa_utils.AveragedModel(model)
+    torch.save(average.state_dict(), tmp_path / "a.pt")
+    for into, want in (("digits_cnn", average.module), (average, average)):
+        assert same(load_checkpoint(tmp_path / "a.pt", into).state_dict(), want.state_dict())
+
+
 @pytest.mark.parametrize("kept", ["first.weight", "last.weight"])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_of_tied_weights_one_name_is_enough(kept, device):

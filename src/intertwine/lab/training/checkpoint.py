@@ -1,6 +1,7 @@
 """Checkpoints: weights as safetensors, and a JSON card that describes them."""
 
 import hashlib
+import re
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from ...errors import CheckpointError
 from ..networks import NETWORKS, build
 
 _LISTED = 5  # most tensor names in an error message
+_WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")  # of torch
+_AVERAGED = "n_averaged"  # the counter beside the weights of torch's AveragedModel, an average over training
 
 
 class Card(BaseModel):
@@ -155,8 +158,17 @@ def plain_names(tensors: Mapping[str, Tensor], wanted: Container[str] = ()) -> M
     """Tensors without a prefix that all names have: those of data-parallel training and of ``torch.compile``.
 
     With the names of a model (``wanted``) any prefix is dropped that brings its names about, such as that of the
-    attribute of a Lightning module that held it, and none if some name is the model's as it stands.
+    attribute of a Lightning module that held it, and none if some name is the model's as it stands. What torch puts
+    before the names of modules inside (compiled, sharded, recomputed) is dropped, too.
     """
+    plain = _without_prefix(tensors, wanted)
+    bare = {key: key if key in wanted else _WRAPPERS.sub("", key) for key in plain if key in wanted or key != _AVERAGED}
+    if len(set(bare.values())) < len(bare) or list(plain) == list(bare.values()):
+        return plain
+    return _without_prefix({new: plain[key] for key, new in bare.items()}, wanted)
+
+
+def _without_prefix(tensors: Mapping[str, Tensor], wanted: Container[str]) -> Mapping[str, Tensor]:
     plain = tensors
     while plain and not any(key in wanted for key in plain):
         first, *others = {key.partition(".")[0] for key in plain}
