@@ -515,3 +515,24 @@ def test_the_parting_of_programs_is_said_of_the_right_network():
     b = nn.Sequential(nn.Identity(), *b)
     said = next(f.text for f in iw.diff(a, b, torch.randn(4, 6)).findings if f.kind == "other programs")
     assert said.index("tanh") < said.index("sigmoid"), said
+
+
+def test_counters_of_batches_are_no_change_whether_they_differ_or_are_missing():
+    torch.manual_seed(0)
+    a, x = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(5, 4)
+    counted = copy.deepcopy(a)
+    counted[1].num_batches_tracked += 7
+    without = {n: t for n, t in a.state_dict().items() if n != "1.num_batches_tracked"}
+    for one, other, detail in ((a, counted, "0 to 7"), (a, without, "missing"), (without, a, "new")):
+        found = iw.diff(one, other, x)
+        assert found.same_function and "every tensor but for counters of batches" in found.reason
+        assert [(f.kind, f.tensors) for f in found.findings] == [("counter", ("1.num_batches_tracked",))]
+        assert found.findings[0].text.endswith(f"1.num_batches_tracked {detail}")
+
+
+def test_outputs_are_not_compared_where_statistics_are_missing():
+    torch.manual_seed(0)
+    a, x = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(5, 4)
+    found = iw.diff(a, {n: t for n, t in a.state_dict().items() if "running" not in n}, x)
+    assert found.output_error is None and not found.same_function
+    assert [(f.kind, f.tensors) for f in found.findings] == [("missing", ("1.running_mean", "1.running_var"))]

@@ -46,7 +46,7 @@ def direction(a: State, b: State, names: Sequence[str], whose: tuple[str, str] =
     # batch counters are reset too often to be evidence
     first, second = (max((int(x[n]) for n in x if n.endswith("num_batches_tracked")), default=0) for x in (a, b))
     seen = f"; batch norms have seen {first:,} and {second:,} batches, which tells it if no counter was reset"
-    return 0, UNTOLD + seen * (first != second)
+    return 0, UNTOLD + seen * (0 < first != second > 0)  # old checkpoints have none
 
 
 @dataclass

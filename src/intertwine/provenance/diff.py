@@ -31,7 +31,7 @@ from .changes.findings import LOST, pooled, tensor_findings, tie_findings, told_
 from .changes.layers import block_of
 from .changes.pairs import Pairs, paired
 from .changes.simplest_element import FoldedPair, explained
-from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, resized, tensor_change
+from .changes.tensor_change import COUNTED, COUNTER, REWRITTEN, ROUNDED, TensorChange, resized, tensor_change
 from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
 
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # multiple of the output error that rounding causes; largest relative error
@@ -247,7 +247,8 @@ def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
     for kind, tensors in (("missing", pairs.missing), ("new", pairs.new)):
         for name, x in tensors.items():
             dtypes = ("", dtype_name(x.dtype)) if kind == "new" else (dtype_name(x.dtype), "")
-            yield TensorChange(name, "", block_of(name), tuple(x.shape), dtypes, kind, relative=inf, cosine=0.0)
+            told = (COUNTED, kind) if name.endswith(COUNTER) else (kind, "")
+            yield TensorChange(name, "", block_of(name), tuple(x.shape), dtypes, *told, relative=inf, cosine=0.0)
 
 
 def _settled(changes: list[TensorChange], pairs: Pairs, folds: FoldedPair, g: Transformation) -> list[TensorChange]:
@@ -309,7 +310,8 @@ def _output_error(
     for state in (pairs.a, pairs.b):
         twins.append(copied(model))
         twins[-1].load_state_dict(dict(state), strict=False)
-        every = list(twins[-1].named_parameters(remove_duplicate=False))
+        every = [*twins[-1].named_parameters(remove_duplicate=False)]
+        every += [(name, x) for name, x in twins[-1].named_buffers() if name.endswith(("running_mean", "running_var"))]
         filled = {id(p) for name, p in every if name in state}
         if any(id(p) not in filled for _, p in every):
             return None, ""
@@ -340,13 +342,14 @@ def _verdict(
     formats = {c.detail for c in changes if c.kind == ROUNDED}
     within = max(tolerance(getattr(torch, f)) for f in {"float32", *formats})
     untouched = not formats and g.is_identity(0.0)
+    every = "every tensor" + " but for counters of batches" * any(c.kind == COUNTED for c in changes)
     if error is not None and not error <= min(_MOST_ERROR, within if untouched else _AMPLIFIED * within):
         said = "every tensor agrees, but the models compute other functions with them"
         return CHANGED, f"{said}{': one is laid out for other code' * (pairs.converted and error < inf)}{ran}"
     steps = ["names and layouts are converted"] * bool(pairs.converted)
     if untouched:
-        return SAME_FUNCTION, f"every tensor is equal, bit by bit{', once ' * bool(steps)}{''.join(steps)}{ran}"
+        return SAME_FUNCTION, f"{every} is equal, bit by bit{', once ' * bool(steps)}{''.join(steps)}{ran}"
     steps += ["the element is applied"] * (not g.is_identity(0.0))
     how = f"once {' and '.join(steps)}" if steps else "as it stands"
     rounded = f", up to rounding to {' and '.join(sorted(formats))}" if formats else ""
-    return SAME_FUNCTION, f"every tensor agrees {how}{rounded}{ran}"
+    return SAME_FUNCTION, f"{every} agrees {how}{rounded}{ran}"

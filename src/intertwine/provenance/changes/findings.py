@@ -13,7 +13,7 @@ from ..difference import Finding
 from .element_words import units_of_zeros
 from .layers import pattern_of, runs
 from .pairs import Pairs
-from .tensor_change import EQUAL, LIKE_NOISE, REWRITTEN, ROUNDED, UNDETERMINED, TensorChange
+from .tensor_change import COUNTED, EQUAL, LIKE_NOISE, REWRITTEN, ROUNDED, UNDETERMINED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _IN_PLACES = ("entries", "rows", "reordered")  # changes that leave most entries, wherever they lie now
@@ -31,7 +31,7 @@ def tensor_findings(every: Sequence[TensorChange], pairs: Pairs, g: Transformati
     """What the changes of all tensors, ``pooled`` and ``told_apart``, amount to; ``g`` moves those before."""
     for kind, resized in (("pruned", "narrowed"), ("filled", "widened")):
         yield from units_of_zeros(pairs, g, [c.name for c in every if c.kind in (kind, resized)], kind)
-    compared = [c for c in every if c.kind not in ("new", "missing")]
+    compared = [c for c in every if c.kind not in ("new", "missing", COUNTED)]
     yield from _formats(compared)
     yield from _by_kind(every, compared, _ALONE)
     moved = [c for c in compared if _moved(c)]
@@ -194,6 +194,10 @@ _LEFT: Said = {
     UNDETERMINED: lambda some, _: (
         f"cannot be told of {_count(some)} ({_some(some)}): changed, or as before and rescaled together with what was "
         "replaced"
+    ),
+    COUNTED: lambda some, _: (
+        "counters of batches differ, which is no change by itself (old checkpoints have none): "
+        + _each(some, lambda c: f"{c.name} {c.detail}")
     ),
     REWRITTEN: lambda some, _: f"batch norms rewritten as the same affine maps: {some[0].name}, ...",
 }

@@ -78,6 +78,8 @@ EQUAL = "equal"
 ROUNDED = "rounded"
 REWRITTEN = "rewritten"
 UNDETERMINED = "undetermined"
+COUNTED = "counter"
+COUNTER = "num_batches_tracked"  # end of the names of batch norms' counters
 LIKE_NOISE = ", as independent noise has"
 
 _HALVES = (torch.bfloat16, torch.float16)
@@ -107,6 +109,7 @@ class TensorChange:
     # ``"pruned"``, ``"filled"`` (only zeros changed), ``"narrowed"``, ``"widened"`` (units removed or added),
     # ``"centred"``, ``"scaled"``, ``"reordered"``, ``"entries"``, ``"rows"``, ``"constant"``, ``"replaced"``,
     # ``"low rank"``, ``"noise"``, ``"changed"``, ``"new"``, ``"missing"``
+    # ``"counter"`` (of batches, which no output in evaluation depends on, and which old checkpoints lack)
     # or ``"undetermined"`` (changed, or rescaled together with replaced tensors: undecidable)
     kind: str
     detail: str = ""  # Details in words, such as the format to which values were rounded
@@ -123,7 +126,7 @@ class TensorChange:
     @property
     def settled(self) -> bool:
         """Whether nothing happened, only rounding to a floating-point format, or nothing that can be determined."""
-        return self.kind in (EQUAL, ROUNDED, REWRITTEN, UNDETERMINED)
+        return self.kind in (EQUAL, ROUNDED, REWRITTEN, UNDETERMINED, COUNTED)
 
     @property
     def numel(self) -> int:
@@ -156,6 +159,8 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
         "changed": float((gap != 0).double().mean()),
         "zeros": tuple(float((t == 0).double().mean()) for t in (x, y)),
     }
+    if name.endswith(COUNTER):
+        return made(COUNTED, f"{int(x)} to {int(y)}", **facts)
     if not real:  # every entry counts: rounding cannot turn one index into another
         return made("changed", "whole numbers", **facts)
     rounding = _rounding(x, y, b.dtype)
