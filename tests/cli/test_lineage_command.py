@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from intertwine.lab import networks
 
@@ -84,6 +84,11 @@ def test_tree_of_a_folder(run, files, tmp_path):
     ran = run("lineage", "tree", "many", "--model", MODEL, "--out", "tree.html")
     assert ran.code == 0 and "3 networks in 2 families: 1 of 3 pairs related" in ran.out, ran.out + ran.err
     assert "a.safetensors -- b.safetensors" in ran.out and "c.safetensors: no relative" in ran.out
+    wrapped = {f"module._orig_mod.{n}": t for n, t in load_file(folder / "a.safetensors").items()}
+    torch.save({"state_dict": wrapped}, folder / "e.ckpt")
+    ran = run("lineage", "tree", "many", "--model", MODEL)
+    assert "4 networks in 2 families" in ran.out and "e.ckpt" in ran.out, ran.out + ran.err
+    (folder / "e.ckpt").unlink()
     save_file({"x": torch.zeros(2)}, folder / "result.safetensors", {"kind": "intertwine.tensors of Match"})
     (folder / "result.json").write_text("{}")
     ran = run("lineage", "tree", "many", "--model", MODEL)

@@ -15,7 +15,7 @@ from .._options import ExampleOptions, advanced, argument
 from .._outputs import tell
 from . import Finding, inputs, iw, torch
 
-_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _LARGE = 500_000_000  # weights from which on networks are not run
 _PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: heads may be replaced, layers dropped
 
@@ -152,9 +152,10 @@ def _named(
     # a prefix that all names have or lack is stripped or added
     wanted = sym.layouts.keys()
     starts = {name.partition(".")[0] + "." for name in [*state, *wanted]}
-    tables = [{n: n for n in state}]
+    tables: list[Mapping[str, str]] = [{n: n for n in state}]
     tables += [{f"{start}{n}": n for n in state} for start in starts]
     tables += [{n.removeprefix(start): n for n in state} for start in starts]
+    tables.append(inputs.plain_names({n: n for n in state}, wanted))
     names = max(tables, key=lambda table: len(wanted & table.keys()))
     here = len(wanted & names.keys())
     if here < len(wanted) and not sym.aliases.keys() | wanted >= names.keys() and spec.startswith(HF):

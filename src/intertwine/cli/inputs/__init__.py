@@ -25,6 +25,7 @@ from .networks import (
     open_alone,
     open_group,
     open_network,
+    plain_names,
     read_checkpoint,
     statistics_of,
     stored,

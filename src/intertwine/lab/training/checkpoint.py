@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,6 +17,7 @@ from ..._words import first_line
 from ...errors import CheckpointError
 from ..networks import NETWORKS, build
 
+_T = TypeVar("_T")
 _LISTED = 5  # most tensor names in an error message
 _WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")  # of torch
 _AVERAGED = "n_averaged"  # the counter beside the weights of torch's AveragedModel, an average over training
@@ -154,7 +155,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, n
             setattr(model.get_submodule(module), name, model.get_parameter(first))
 
 
-def plain_names(tensors: Mapping[str, Tensor], wanted: Container[str] = ()) -> Mapping[str, Tensor]:
+def plain_names(tensors: Mapping[str, _T], wanted: Container[str] = ()) -> Mapping[str, _T]:
     """Tensors without a prefix that all names have: those of data-parallel training and of ``torch.compile``.
 
     With the names of a model (``wanted``) any prefix is dropped that brings its names about, such as that of the
@@ -168,7 +169,7 @@ def plain_names(tensors: Mapping[str, Tensor], wanted: Container[str] = ()) -> M
     return _without_prefix({new: plain[key] for key, new in bare.items()}, wanted)
 
 
-def _without_prefix(tensors: Mapping[str, Tensor], wanted: Container[str]) -> Mapping[str, Tensor]:
+def _without_prefix(tensors: Mapping[str, _T], wanted: Container[str]) -> Mapping[str, _T]:
     plain = tensors
     while plain and not any(key in wanted for key in plain):
         first, *others = {key.partition(".")[0] for key in plain}
