@@ -310,7 +310,7 @@ def _output_error(
     for state in (pairs.a, pairs.b):
         twins.append(copied(model))
         twins[-1].load_state_dict(dict(state), strict=False)
-        every = [*twins[-1].named_parameters(remove_duplicate=False)]
+        every: list[tuple[str, Tensor]] = [*twins[-1].named_parameters(remove_duplicate=False)]
         every += [(name, x) for name, x in twins[-1].named_buffers() if name.endswith(("running_mean", "running_var"))]
         filled = {id(p) for name, p in every if name in state}
         if any(id(p) not in filled for _, p in every):
