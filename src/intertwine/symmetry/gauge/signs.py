@@ -223,8 +223,8 @@ def _equations(
     smaller = (joined[order].diff().abs() > _EQUAL * joined[order][1:]).long()
     rank = torch.cat([torch.zeros(min(1, len(order)), dtype=torch.long), smaller.cumsum(0)])
     # those that balanced scales make equal, up to rounding, come in the order of their tensors
-    order = order[(rank * len(order) + order).argsort()][:_MOST_ENTRIES].tolist()
-    return [(int(found[b][0][i]), [int(x[i]) for x in found[b][1]]) for b, i in (flat[at] for at in order)]
+    first = order[(rank * len(order) + order).argsort()][:_MOST_ENTRIES].tolist()
+    return [(int(found[b][0][i]), [int(x[i]) for x in found[b][1]]) for b, i in (flat[at] for at in first)]
 
 
 def solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: torch.Size) -> Tensor:
