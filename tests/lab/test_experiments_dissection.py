@@ -72,5 +72,5 @@ def test_papers_size_says_what_to_put_where_before_any_work(tmp_path):
 def test_every_situation_is_dissected_from_several_seeds():
     plan = experiment("fig3-dissection").planned(Setting("small", concepts="parquet:FILE"))
     seeds = {s: {t.job.seed for t in plan.tasks if t.columns["arm"] == s} for s in dissection_figure.SITUATIONS}
-    assert set(map(len, seeds.values())) == {33}
+    assert list(map(len, seeds.values())) == [33, 33, 33, 79, 33]  # where 33 could not tell, 79 others are judged
     assert {(t.job.quantile, t.job.iou, t.job.concepts) for t in plan.tasks} == {(0.02, 0.08, "parquet:FILE")}

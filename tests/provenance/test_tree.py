@@ -67,8 +67,10 @@ def test_directions_are_told_by_what_cannot_be_undone_only():
     scaled["5.weight"][:2] *= 0.97
     started["5.weight"].zero_()  # a head that starts at zero
     assert direction(a, scaled, names) == direction(started, a, names) == untold
-    way, ground = direction(a, {**a, "1.num_batches_tracked": torch.tensor(9)}, names)
-    assert way == 0 and "seen 0 and 9 batches" in ground
+    counted = lambda batches: {**a, "1.num_batches_tracked": torch.tensor(batches)}
+    way, ground = direction(counted(4), counted(9), names)
+    assert way == 0 and "seen 4 and 9 batches" in ground
+    assert direction(a, counted(9), names) == untold  # a counter of 0 was reset, or was never there
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -47,7 +47,8 @@ def test_scores_and_what_judges_them_are_those_of_pairs(measure):
         two = iw.compare(models[a], models[b], X, measures=measure, exact=False)
         for part in PARTS:
             ours, theirs = getattr(found, part)[measure], getattr(two, part)[measure].diagonal()
-            atol = 1e-4 if part in ("error", "low", "high") else 1e-6  # near 1 they are roots of rounding
+            # near 1 they are roots of rounding, which is another one on each kind of machine
+            atol = 3e-4 if part in ("error", "low", "high") else 1e-6
             torch.testing.assert_close(ours[:, i, j], theirs, atol=atol, rtol=1e-5)
             assert torch.equal(ours[:, i, j], ours[:, j, i])
         torch.testing.assert_close(untrained[:, i, j], two.untrained[measure].diagonal(), atol=1e-6, rtol=0)
