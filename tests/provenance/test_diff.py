@@ -530,6 +530,15 @@ def test_counters_of_batches_are_no_change_whether_they_differ_or_are_missing():
         assert found.findings[0].text.endswith(f"1.num_batches_tracked {detail}")
 
 
+def test_counters_of_several_networks_in_one_tensor_are_counters():
+    parts = {"w": nn.Parameter(torch.randn(3, 2, 4)), "num_batches_tracked": torch.tensor([1, 2, 3])}
+    a = Made(lambda s, x: torch.einsum("koi,ni->kno", s.w, x).tanh(), **parts)
+    b = copy.deepcopy(a)
+    b.num_batches_tracked += 4
+    found = iw.diff(a, b, torch.randn(5, 4))
+    assert found.same_function and found.findings[0].text.endswith("num_batches_tracked 3 to 7")
+
+
 def test_outputs_are_not_compared_where_statistics_are_missing():
     torch.manual_seed(0)
     a, x = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(5, 4)

@@ -159,8 +159,8 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
         "changed": float((gap != 0).double().mean()),
         "zeros": tuple(float((t == 0).double().mean()) for t in (x, y)),
     }
-    if name.endswith(COUNTER):
-        return made(COUNTED, f"{int(x)} to {int(y)}", **facts)
+    if name.endswith(COUNTER):  # one number; of networks in one tensor several
+        return made(COUNTED, " to ".join(str(int(t.amax())) for t in (x, y)), **facts)
     if not real:  # every entry counts: rounding cannot turn one index into another
         return made("changed", "whole numbers", **facts)
     rounding = _rounding(x, y, b.dtype)

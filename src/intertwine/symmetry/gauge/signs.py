@@ -7,9 +7,11 @@ solved together, by elimination over F2: the largest entries become positive, as
 Witnesses are the blocks whose odd statistics determine the signs of a space, and of which of its units.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import accumulate
 from math import prod
 from operator import xor
 
@@ -217,14 +219,19 @@ def _equations(
                 t = t.double()
                 sizes.append((t.abs() / t.abs().max().clamp_min(1e-300)).flatten())
                 found.append((t.flatten() < 0, bits))
-    flat = [(b, i) for b, (negative, _) in enumerate(found) for i in range(len(negative))]
-    joined = torch.cat(sizes) if sizes else torch.zeros(0)
+    joined = torch.cat([torch.zeros(0, dtype=torch.float64), *sizes])
     order = joined.argsort(descending=True, stable=True)
-    smaller = (joined[order].diff().abs() > _EQUAL * joined[order][1:]).long()
-    rank = torch.cat([torch.zeros(min(1, len(order)), dtype=torch.long), smaller.cumsum(0)])
+    falling = joined[order]
+    smaller = falling.diff(prepend=falling[:1]).abs() > _EQUAL * falling
     # those that balanced scales make equal, up to rounding, come in the order of their tensors
-    first = order[(rank * len(order) + order).argsort()][:_MOST_ENTRIES].tolist()
-    return [(int(found[b][0][i]), [int(x[i]) for x in found[b][1]]) for b, i in (flat[at] for at in first)]
+    first = order[(smaller.cumsum(0) * len(order) + order).argsort()][:_MOST_ENTRIES].tolist()
+    starting = [0, *accumulate(len(negative) for negative, _ in found)]
+    equations = []
+    for place in first:
+        b = bisect_right(starting, place) - 1
+        (negative, bits), i = found[b], place - starting[b]
+        equations.append((int(negative[i]), [int(x[i]) for x in bits]))
+    return equations
 
 
 def solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: torch.Size) -> Tensor:
