@@ -129,8 +129,7 @@ def _plan(plan: Design) -> None:
     s = plan.setting
     scale = lambda smoke, small: s.by_scale(smoke, small, small)
     concepts, epochs, draws = scale("generated", s.concepts), scale(1, 24), scale(1, 3)
-    # The first 8 are pilots, whose spread showed how many networks are needed: others are judged. Where 33 could not
-    # tell, 79 more are judged in their place.
+    # The first 8 are pilots, whose spread showed how many networks are needed: others are judged.
     judged = dict.fromkeys(SITUATIONS, scale((0, 3), (8, 33))) | {_WITHOUT: scale((0, 3), (41, 79))}
     for situation, (first, count) in judged.items():
         for seed in range(s.seed + first, s.seed + first + count):
@@ -143,6 +142,8 @@ def _plan(plan: Design) -> None:
     plan.note(
         f"Small networks, trained {epochs} epochs to name the concepts of {concepts.partition(':')[0]} images at every "
         f"place, and dissected on others; quantile {_QUANTILE:g}, IoU over {_IOU:g}; {draws} rotations for each power.",
+        "At scale small 33 networks of each kind were judged. Without ReLU on the residual they could not tell what "
+        "happens inside the block: there, 79 others are judged in their place, a second attempt.",
         "The paper's 0.005 and 0.04 suit small concepts: on CamVid's eleven no unit could be a detector.",
         "The paper dissects ImageNet networks on Broden, which were not run here (scale paper says what they need). "
         "Pictures of the best units (its Figs 21, 23, 25) are on the pages of intertwine dissect.",

@@ -151,7 +151,7 @@ def sort(engine: Engine, call: Call) -> list[Value]:
     places = [a if i == dim else engine.unscaled(a) for i, a in enumerate(axes)]
     every = size == x.shape[dim] and len(x.axes) == 1
     values = Value(tuple(axes), x.zero, names=_kept_names(x) if every else None)
-    if x.names is not None and values.names is None:  # one row of numbers has its own order
+    if x.names is not None and values.names is None:  # of several rows each has an order of its own
         engine.drop(x)
     indices = Value(tuple(places), names=Names(units, all=every) if units else None)
     return [indices] if call.op == "aten::argsort" else [values, indices]
