@@ -281,8 +281,8 @@ MUTATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "src/intertwine/gates/kernels/gate_products.py",
-        "kernel.mul_(g)\n        return kernel",
-        "kernel.mul_(g + 1)\n        return kernel",
+        "first.mul_(g).add_(1) if bias else first.mul_(g)",
+        "first.mul_(g).add_(1) if bias else first.mul_(g + 1)",
         ("tests/gates/test_limits.py::test_expectation_is_exact_at_every_width",),
     ),
     (

@@ -1,6 +1,7 @@
 """The page of fidelity is true: every row names what exists and what is valid, and mistakes are seen."""
 
 import importlib.util
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,12 @@ def fidelity():
 
 def test_every_row_names_functions_tests_mutants_and_results_that_are_there(fidelity):
     assert fidelity.mistakes(fidelity.items()) == []
+
+
+def test_every_mutation_of_the_experiments_still_finds_the_code_that_it_changes():
+    root = RESULTS.parent
+    mutations = runpy.run_path(str(root / "benchmarks" / "mutate_experiments.py"))["MUTATIONS"]
+    assert [old for file, old, *_ in mutations if old not in (root / file).read_text(encoding="utf-8")] == []
 
 
 def test_every_item_stands_once_with_a_function_and_a_test(fidelity):
