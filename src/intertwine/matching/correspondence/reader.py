@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import accumulate, pairwise, permutations, product
 from math import prod
 from typing import Any, TypeAlias
 
@@ -48,8 +47,6 @@ class Reader:
         self.views: dict[int, View] = {}  # by value number
         self._data: dict[int, Tensor] = {}
         self._powers: dict[Term, tuple[View, float, View]] = {}
-        # of slices: their source, and start, step and number of entries along each dimension
-        self._taken: dict[View, tuple[View, dict[int, tuple[int, int, int]]]] = {}
         self._pieces: dict[Term, tuple[View, int, list[View]]] = {}  # of concatenations: the whole, where, and parts
         self.slicer = Slicer()
         self._stripped: dict[Term, tuple[Term, float]] = {}
@@ -244,7 +241,7 @@ class Reader:
             return None
         found, start = [], 0
         for n in seam[1]:
-            first, second = (self.sliced(v, d + seam[0], start, start + n) for v, d in ((one, i), (other, j)))
+            first, second = (self.slicer.sliced(v, d + seam[0], start, start + n) for v, d in ((one, i), (other, j)))
             found.append(self.contract(first, second, f"{names[0]},{names[1]}->{out}"))
             start += n
         return self.add(*found)
@@ -269,7 +266,7 @@ class Reader:
             flat += pieces if whole is not None and whole.dims == v.dims and along == dim else [v]
         if len(flat) == 1:
             return flat[0]
-        if (whole := self._together(flat, dim, shape)) is not None:
+        if (whole := self.slicer.joined(flat, dim, shape)) is not None:
             return whole
         letters = letters_of("d", len(shape))
         sizes = {x: n for (x,), n in zip(letters, shape)} | {f"p{k}": v.shape[dim] for k, v in enumerate(flat)}
@@ -278,48 +275,6 @@ class Reader:
         made = term("cat", given, letters, sizes, tuple(v.shape[dim] for v in flat), roles)
         self._pieces[made.term] = made, dim, flat
         return made
-
-    def sliced(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
-        """A slice."""
-        dim %= len(x.dims)
-        found = self.slicer.part(x, dim, start, stop, step)
-        if found is not x:
-            base, cuts = self._taken.get(x, (x, {}))
-            first, by, _ = cuts.get(dim, (0, 1, 0))
-            here = first + start * by, step * by, len(range(start, stop, step))
-            self._taken[found] = base, {**cuts, dim: here}
-        return found
-
-    def _together(self, views: Sequence[View], dim: int, shape: Sequence[int]) -> View | None:
-        """The source of concatenated slices: adjacent ones, or all strides of some dimensions in an order."""
-        known = [self._taken[v] for v in views if v in self._taken]
-        whole = {(base.term, *(tuple(leaves(axes)) for axes in base.dims)) for base, _ in known}
-        if len(known) < len(views) or len(whole) > 1:
-            return None
-        base, cuts = known[0][0], [own for _, own in known]
-        rest = [{d: cut for d, cut in own.items() if d != dim} for own in cuts]
-        if all(dim in own for own in cuts):
-            ends = [(own[dim][0], own[dim][0] + own[dim][2]) for own in cuts]
-            if rest.count(rest[0]) < len(rest) or any(own[dim][1] > 1 for own in cuts):
-                return None
-            if any(end != start for (_, end), (start, _) in pairwise(ends)):
-                return None
-            for d, (start, step, count) in {**rest[0], dim: (ends[0][0], 1, ends[-1][1] - ends[0][0])}.items():
-                base = self.sliced(base, d, start, start + (count - 1) * step + 1, step)
-            return base
-        steps = {d: step for d, (_, step, _) in cuts[0].items()}
-        full = {d: (step, base.shape[d]) for d, step in steps.items()}
-        if any({d: (step, step * count) for d, (_, step, count) in own.items()} != full for own in rest):
-            return None
-        starts = [{d: start for d, (start, _, _) in own.items()} for own in cuts]
-        for order in permutations(steps):
-            if [tuple(own[d] for d in order) for own in starts] == [*product(*(range(steps[d]) for d in order))]:
-                split = [(n // steps[d], steps[d]) if d in steps else (n,) for d, n in enumerate(base.shape)]
-                at = [*accumulate(map(len, split), initial=0)]
-                inner = [at[d] + 1 for d in order]
-                axes = [a for d in range(len(split)) for a in ([*inner, at[d]] if d == dim else [at[d]])]
-                return base.reshaped([n for sizes in split for n in sizes]).permuted(axes).reshaped(shape)
-        return None
 
     def normalised(self, x: View, dims: Sequence[int], eps: float, centre: bool = True) -> View:
         """``(x - mean) / sqrt(variance + eps)`` along dimensions, or without the mean."""

@@ -61,7 +61,7 @@ def _expanded(r: Reader, a: dict[str, Any]) -> View:
 def _selected(r: Reader, a: dict[str, Any]) -> View:
     x, dim = a["self"], a["dim"] % len(a["self"].dims)
     index = a["index"] % x.shape[dim]
-    found = r.sliced(x, dim, index, index + 1)
+    found = r.slicer.sliced(x, dim, index, index + 1)
     return found.of(found.dims[:dim] + found.dims[dim + 1 :])
 
 
@@ -69,8 +69,8 @@ def _selected(r: Reader, a: dict[str, Any]) -> View:
 def _sliced(r: Reader, a: dict[str, Any]) -> View:
     n = a["self"].shape[a["dim"]]
     if a["#name"] == "narrow":
-        return r.sliced(a["self"], a["dim"], a["start"] % n, a["start"] % n + a["length"])
-    return r.sliced(a["self"], a["dim"], *slice(a["start"], a["end"], a["step"]).indices(n))
+        return r.slicer.sliced(a["self"], a["dim"], a["start"] % n, a["start"] % n + a["length"])
+    return r.slicer.sliced(a["self"], a["dim"], *slice(a["start"], a["end"], a["step"]).indices(n))
 
 
 @rule("cat stack concat")
@@ -134,7 +134,7 @@ def _gated(r: Reader, a: dict[str, Any]) -> View:
     x, op = a["self"], a["#name"]
     if op in ("silu", "glu"):
         half = x.shape[a["dim"]] // 2 if op == "glu" else 0
-        x, gate = (r.sliced(x, a["dim"], k, k + half) for k in (0, half)) if half else (x, x)
+        x, gate = (r.slicer.sliced(x, a["dim"], k, k + half) for k in (0, half)) if half else (x, x)
         return r.mul(x, r.pointwise("map", [gate], ("sigmoid",)))
     if op.startswith("hard"):
         part = r.pointwise("map", [r.add(x, 3.0)], ("clamp", "0.0", "6.0"))
@@ -276,7 +276,7 @@ def _rows(r: Reader, a: dict[str, Any]) -> View:
     if isinstance(rows, Tensor) and rows.numel():
         first, long = int(rows.flatten()[0]), [d for d in range(rows.ndim) if rows.shape[d] > 1]
         if rows.numel() == 1 or (len(long) == 1 and bool((rows.flatten() == torch.arange(rows.numel()) + first).all())):
-            part = r.sliced(weight, 0, first, first + rows.numel())
+            part = r.slicer.sliced(weight, 0, first, first + rows.numel())
             at = [part.dims[0] if rows.numel() > 1 and not all(x.free for x in d) and d else () for d in index.dims]
             return View(part.term, (*at, *part.dims[1:])).expanded((*index.shape, *weight.shape[1:]))
     spec = letters_of("d", len(index.dims))

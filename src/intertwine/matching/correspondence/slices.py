@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, permutations, product
 from typing import Any, TypeAlias
 
 from torch import zeros
@@ -33,6 +33,8 @@ _DEPTH = 12  # most operations that a slice passes
 
 Cut: TypeAlias = tuple[Term, Axis | None, list[tuple[Axis, Axis]]]
 """A restricted term, the index over the remaining entries, and pairs of other indices that were replaced."""
+Bounds: TypeAlias = dict[int, tuple[int, int, int]]
+"""Start, step and number of entries of a slice along each dimension that it cuts."""
 
 
 class Slicer:
@@ -40,8 +42,43 @@ class Slicer:
 
     def __init__(self) -> None:
         self._made: dict[tuple, Cut | None] = {}
+        self._taken: dict[View, tuple[View, Bounds]] = {}  # of slices: their source
 
-    def part(self, view: View, dim: int, start: int, stop: int, step: int = 1) -> View:
+    def sliced(self, x: View, dim: int, start: int, stop: int, step: int = 1) -> View:
+        """``x[..., start:stop:step, ...]``, which ``joined`` knows."""
+        dim %= len(x.dims)
+        found = self._part(x, dim, start, stop, step)
+        if found is not x:
+            base, bounds = self._taken.get(x, (x, {}))
+            first, by, _ = bounds.get(dim, (0, 1, 0))
+            here = first + start * by, step * by, len(range(start, stop, step))
+            self._taken[found] = base, {**bounds, dim: here}
+        return found
+
+    def joined(self, views: Sequence[View], dim: int, shape: Sequence[int]) -> View | None:
+        """The source of concatenated slices: adjacent ones, or all strides of some dimensions in an order."""
+        known = [self._taken[v] for v in views if v in self._taken]
+        whole = {(base.term, *(tuple(leaves(axes)) for axes in base.dims)) for base, _ in known}
+        if len(known) < len(views) or len(whole) > 1:
+            return None
+        base, bounds = known[0][0], [own for _, own in known]
+        if all(dim in own for own in bounds):
+            return self._adjacent(base, bounds, dim)
+        return _interleaved(base, bounds, dim, shape)
+
+    def _adjacent(self, base: View, bounds: Sequence[Bounds], dim: int) -> View | None:
+        """The one slice that slices make, each of which begins along ``dim`` where the last one ends."""
+        rest = [{d: cut for d, cut in own.items() if d != dim} for own in bounds]
+        if any(own != rest[0] for own in rest) or any(own[dim][1] > 1 for own in bounds):
+            return None
+        ends = [(own[dim][0], own[dim][0] + own[dim][2]) for own in bounds]
+        if any(end != start for (_, end), (start, _) in pairwise(ends)):
+            return None
+        for d, (start, step, count) in {**rest[0], dim: (ends[0][0], 1, ends[-1][1] - ends[0][0])}.items():
+            base = self.sliced(base, d, start, start + (count - 1) * step + 1, step)
+        return base
+
+    def _part(self, view: View, dim: int, start: int, stop: int, step: int = 1) -> View:
         """``view[..., start:stop:step, ...]``, carried to the parameters if all operations on the way let it pass."""
         region, count = (start, stop, step), len(range(start, stop, step))
         dims, own = list(view.dims), leaves(view.dims[dim])
@@ -50,7 +87,7 @@ class Slicer:
         if step > 1 and count * step == volume(own):  # one entry of an inner index
             with suppress(ConflictError):
                 outer, inner = grouped(own, [count, step])
-                one = self.part(view.of([*dims[:dim], outer, inner, *dims[dim + 1 :]]), dim + 1, start, start + 1)
+                one = self._part(view.of([*dims[:dim], outer, inner, *dims[dim + 1 :]]), dim + 1, start, start + 1)
                 return one.of([*one.dims[: dim + 1], *one.dims[dim + 2 :]])
         if count == 0:
             shape = (*view.shape[:dim], 0, *view.shape[dim + 1 :])
@@ -204,6 +241,23 @@ def sink_slices(roots: Sequence[Term]) -> None:
                     users[inner.term].append(operand.term)
         for operand in old.operands:
             users[operand.term] = [t for t in users[operand.term] if t is not old]
+
+
+def _interleaved(base: View, bounds: Sequence[Bounds], dim: int, shape: Sequence[int]) -> View | None:
+    """A rearrangement of ``base``, where slices take every start of the strides of some dimensions, in an order."""
+    steps = {d: step for d, (_, step, _) in bounds[0].items()}
+    full = {d: (step, base.shape[d]) for d, step in steps.items()}
+    if any({d: (step, step * count) for d, (_, step, count) in own.items()} != full for own in bounds):
+        return None
+    starts = [{d: start for d, (start, _, _) in own.items()} for own in bounds]
+    for order in permutations(steps):
+        if [tuple(own[d] for d in order) for own in starts] == [*product(*(range(steps[d]) for d in order))]:
+            split = [(n // steps[d], steps[d]) if d in steps else (n,) for d, n in enumerate(base.shape)]
+            at = [*accumulate(map(len, split), initial=0)]
+            inner = [at[d] + 1 for d in order]
+            axes = [a for d in range(len(split)) for a in ([*inner, at[d]] if d == dim else [at[d]])]
+            return base.reshaped([n for sizes in split for n in sizes]).permuted(axes).reshaped(shape)
+    return None
 
 
 def _region_of(t: Term) -> tuple[tuple[Axis, ...], tuple[int, int, int]] | None:
