@@ -14,7 +14,7 @@ from .._outputs import claim_folder, print_json, print_table, say, tell
 from . import iw
 
 if TYPE_CHECKING:
-    from ...lab.experiments import Experiment, Setting, Values
+    from ...lab.experiments import Experiment, Reproduction, Setting, Values
 
 
 class Reproduce(DeviceOptions):
@@ -69,26 +69,10 @@ class Reproduce(DeviceOptions):
             return self._tell_plans([lab.experiment(name) for name in chosen], setting)
         if self.against and not (self.against / "smoke").is_dir():
             raise ValueError(f"--against must hold fingerprints as DIR/smoke/NAME.parquet. Got {str(self.against)!r}.")
-        missing = [name for name in chosen if self.reanalyse and not self._kept(name).exists()]
-        if missing and (len(missing) == len(chosen) or not self.everything):
-            raise ValueError(
-                f"--out must hold the values to analyse again. Got nothing at {str(self._kept(missing[0]))!r}. "
-                "Say --out results for those of this project, or leave --reanalyse out to run it."
-            )
-        if missing:
-            tell(f"no values in {self.out} of {', '.join(missing)}")
-            chosen = [name for name in chosen if name not in missing]
+        chosen = self._analysable(chosen) if self.reanalyse else chosen
         folder = self.out / self.scale
         claim_folder(folder, ["report.html", *(f"{name}/report.html" for name in chosen)])
-        failed: dict[str, str] = {}
-        if self.reanalyse:
-            found = {name: lab.Values.load(self._kept(name)) for name in chosen}
-        else:
-            if self.scale == "smoke":
-                one_thread()
-            found, failed = lab.run_experiments([lab.experiment(name) for name in chosen], setting)
-            if len(chosen) == 1 and failed:
-                raise RuntimeError(f"{chosen[0]}: {failed[chosen[0]]}")
+        found, failed = self._values(chosen, setting)
         differ = _compare(found, self.against) if self.against and self.scale == "smoke" else {}
         done = [lab.experiment(name).page(values) for name, values in found.items()]
         for r in done:
@@ -96,21 +80,38 @@ class Reproduce(DeviceOptions):
             iw.report.write_page(r, folder / r.name / "report.html")
         page = write_text(folder / "report.html", iw.report.render(all_page(done, failed)))
         if self.as_json:
-            results = {r.name: r.to_dict() for r in done}
-            for said in results.values():  # drop date and duration: then runs of one seed on one machine agree
-                said["facts"] = {k: v for k, v in said["facts"].items() if k not in ("date", "hours", "commit")}
             files = {"folder": folder, "page": page}
-            print_json({"results": results, "failed": failed, "differ": differ, "files": files})
+            print_json({"results": _comparable(done), "failed": failed, "differ": differ, "files": files})
         else:
-            verdicts = [
-                (r.name, r.verdict + " (what must hold does NOT)" * (not r.passed), r.facts["hours"]) for r in done
-            ]
-            verdicts += [(name, f"failed: {error}", "") for name, error in failed.items()]
-            print_table([dict(zip(("experiment", "verdict", "hours"), row)) for row in verdicts])
+            print_table(_verdicts(done, failed))
             say(f"wrote {page}")
         if failed or differ or not all(r.passed for r in done):
             raise typer.Exit(FAILED)
         return None
+
+    def _analysable(self, chosen: list[str]) -> list[str]:
+        """The chosen experiments of which ``--out`` holds values; all of those that were named must be among them."""
+        missing = [name for name in chosen if not self._kept(name).exists()]
+        if missing and (len(missing) == len(chosen) or not self.everything):
+            raise ValueError(
+                f"--out must hold the values to analyse again. Got nothing at {str(self._kept(missing[0]))!r}. "
+                "Say --out results for those of this project, or leave --reanalyse out to run it."
+            )
+        if missing:
+            tell(f"no values in {self.out} of {', '.join(missing)}")
+        return [name for name in chosen if name not in missing]
+
+    def _values(self, chosen: list[str], setting: Setting) -> tuple[dict[str, Values], dict[str, str]]:
+        """Values of experiments, kept or measured now, and errors of those that failed."""
+        lab = iw.lab.experiments
+        if self.reanalyse:
+            return {name: lab.Values.load(self._kept(name)) for name in chosen}, {}
+        if self.scale == "smoke":
+            one_thread()
+        found, failed = lab.run_experiments([lab.experiment(name) for name in chosen], setting)
+        if len(chosen) == 1 and failed:
+            raise RuntimeError(f"{chosen[0]}: {failed[chosen[0]]}")
+        return found, failed
 
     def _kept(self, name: str) -> Path:
         """The file of an experiment's values at this scale, or at the last scale that the experiment has."""
@@ -141,6 +142,21 @@ class Reproduce(DeviceOptions):
         for name, lines in plans.items():
             say("\n  ".join([name, *lines]))
         return print_table(table)
+
+
+def _comparable(done: list[Reproduction]) -> dict[str, Any]:
+    """Results by name, without date and duration: runs of one seed on one machine agree."""
+    results = {r.name: r.to_dict() for r in done}
+    for said in results.values():
+        said["facts"] = {k: v for k, v in said["facts"].items() if k not in ("date", "hours", "commit")}
+    return results
+
+
+def _verdicts(done: list[Reproduction], failed: dict[str, str]) -> list[dict[str, Any]]:
+    """Rows of the printed table."""
+    rows = [(r.name, r.verdict + " (what must hold does NOT)" * (not r.passed), r.facts["hours"]) for r in done]
+    rows += [(name, f"failed: {error}", "") for name, error in failed.items()]
+    return [dict(zip(("experiment", "verdict", "hours"), row)) for row in rows]
 
 
 def _compare(found: dict[str, Values], kept: Path) -> dict[str, str]:
