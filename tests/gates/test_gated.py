@@ -398,6 +398,27 @@ def test_shallow_features_say_which_gates_they_cannot_give():
         iw.gates.dlgn_sf(tokens, torch.randn(2, 1, 4, 4))
 
 
+def test_relus_of_parts_of_examples_are_gates():
+    """The parts of all examples lie along one axis."""
+    parts = {"part": nn.Linear(2, 3), "last": nn.Linear(6, 2)}
+    model = Made(lambda m, x: m.last(m.part(x.reshape(-1, 2)).relu().reshape(len(x), -1)), **parts)
+    network, x = iw.gates.dgn(model, regime="fixed_learnt"), torch.randn(5, 4)
+    network.value.load_state_dict(model.state_dict())
+    equal(network(x), model(x))
+
+
+@pytest.mark.parametrize("width", [1, 4, 5])
+@pytest.mark.parametrize("build", [iw.gates.dgn, iw.gates.dlgn])
+def test_relus_of_weights_are_refused(build, width):
+    """Their signs would be taken for the gates of that many examples."""
+    parts = {"weight": nn.Parameter(torch.ones(width, 4)), "last": nn.Linear(width, 2)}
+    model = Made(lambda m, x: m.last((x @ m.weight.relu().T).relu()), **parts)
+    with pytest.raises(ValueError, match=rf"must act on activations .* Got one on shape \({width}, 4\)"):
+        build(model, torch.randn(3, 4), initialise=lambda copy: None)
+    with pytest.raises(ValueError, match="must act on activations"):
+        iw.gates.effective_maps(iw.gates.dlgn(model, initialise=lambda copy: None), torch.randn(3, 4))
+
+
 @pytest.mark.parametrize("build", [iw.gates.dgn, iw.gates.dlgn])
 def test_outputs_that_hold_logits_among_others_are_refused_in_words(build):
     model = Made(lambda m, x: {"logits": m.last(m.first(x).relu())}, first=nn.Linear(4, 6), last=nn.Linear(6, 3))

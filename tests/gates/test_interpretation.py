@@ -34,7 +34,7 @@ def test_effective_maps_are_the_jacobians_and_give_every_pre_activation(name, sh
 def test_effective_maps_by_name_at_the_centre_and_back_from_disk(tmp_path):
     network, x = linear_network("zero-padded GAP")
     every = effective_maps(network, x)
-    centre = effective_maps(network, x, ["3"], positions="centre")
+    centre = effective_maps(network, x, "3", positions="centre")
     assert [m.layer for m in every] == ["1", "3", "7"] and len(centre) == 1
     torch.testing.assert_close(centre["3"].weights, every["3"].weights[:, 1, 1])
     assert centre["3"].units == 2 and len(every.to_frame()) == sum(m.units for m in every) and "rank" in str(every)
@@ -50,6 +50,7 @@ def test_effective_maps_are_named_after_the_layers_that_they_gate():
     maps, gates = effective_maps(network, x), iw.gates.gate_patterns(network, x)
     assert [m.layer for m in maps] == list(gates)
     assert all(torch.equal(maps[name](x) > 0, on) for name, on in gates.items())
+    assert [m.layer for m in effective_maps(dlgn(gate_models.make("mlp")).double(), x, "1#1")] == ["1#1"]
 
 
 def test_effective_maps_leave_the_network_alone():

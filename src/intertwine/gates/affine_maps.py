@@ -11,7 +11,6 @@ from torch.nn.functional import one_hot
 
 from .._evaluation import copied, in_usual_mode
 from .._result import Result
-from ..programs.operations import MAX_POOLS
 from .gated_network import GatedNetwork
 from .kernels.path_kernel import neural_path_kernel
 from .patterns import fixed_gates, observe, structure
@@ -224,10 +223,11 @@ def effective_maps(
     gating = lambda z: network.in_order(unordered(z))
     with torch.no_grad():
         shapes = [tuple(q.shape[1:]) for q in gating(x)]
-        names = _names(network, example[:1], len(shapes))
-        if unknown := [name for name in layers or () if name not in names]:
+        names = _names(network, example[:1])
+        asked = names if layers is None else [layers] if isinstance(layers, str) else layers
+        if unknown := [name for name in asked if name not in names]:
             raise ValueError(f"layers must be among {names}. Got {unknown}.")
-        wanted = [i for i, name in enumerate(names) if layers is None or name in layers]
+        wanted = [i for i, name in enumerate(names) if name in asked]
         middle = lambda shape: tuple(s // 2 for s in shape[1:]) if positions == "centre" else ()
         chosen: dict[int, Index] = {i: (slice(None), *middle(shapes[i])) for i in wanted}
         size = sum(8 * math.prod(shapes[i][: 1 if positions == "centre" else None]) for i in wanted) * x.numel()
@@ -271,12 +271,11 @@ def _check(network: GatedNetwork, positions: str) -> None:
         raise ValueError(f'positions must be "all" or "centre". Got {positions!r}.')
 
 
-def _names(network: GatedNetwork, x: Tensor, count: int) -> list[str]:
+def _names(network: GatedNetwork, x: Tensor) -> list[str]:
     """Names of the ReLUs that the gates belong to."""
-    value = copied(network.value).eval()
-    program = capture_relu(value, x.to(next(value.parameters())))
-    names = [n for n, call in zip(program.names, program.gate_calls) if call.op not in MAX_POOLS]
-    return names if len(names) == count else [str(i) for i in range(count)]
+    example = x.to(next(network.value.parameters()))
+    network.check(example)
+    return list(capture_relu(copied(network.value).eval(), example).names)
 
 
 def _check_linear(maps: tuple[EffectiveMap, ...], x: Tensor, expected: list[Tensor]) -> None:

@@ -134,7 +134,12 @@ class GatedNetwork(nn.Module):
 
     def _check(self, example: Tensor) -> None:
         example = example[:1].expand(_TRIALS, *example.shape[1:])
-        gates = self.gates(example)
+        gates, more = self.gates(example), self.gates(torch.cat([example, example]))
+        if fixed := [tuple(a.shape) for a, b in zip(gates, more) if a.shape == b.shape]:
+            raise ValueError(
+                f"ReLUs must act on activations (N, C, *S). Got one on shape {fixed[0]} for any N, as of weights: "
+                "their signs are no gates. Let the model hold what that ReLU gives as a parameter."
+            )
         parts = {"the value network, with its gates fixed,": lambda z: [self._gated(gates, z)]}
         if self.is_linear:
             parts["the gating network"] = self.gating
