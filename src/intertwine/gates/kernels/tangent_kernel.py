@@ -144,7 +144,7 @@ def _one(model: nn.Module, x: Tensor) -> Any:
 def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor]:
     """The parameters to differentiate."""
     known = dict(model.named_parameters())
-    wanted = list(known) if names is None else list(names)
+    wanted = list(known) if names is None else [names] if isinstance(names, str) else list(names)
     unknown = [n for n in wanted if n not in known]
     if not known:
         raise ValueError("model must have parameters. Got buffers or constants alone.")
