@@ -144,6 +144,8 @@ def test_bad_arguments():
         iw.gates.kernels.wide_limits.bernoulli_(nn.Linear(1, 1), 0.0)
     with pytest.raises(ValueError, match="depth must be at least 1"):
         iw.gates.kernels.convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), 0)
+    with pytest.raises(ValueError, match=r"x must be images .* Got shape \(1, 1, 4\)"):
+        iw.gates.kernels.convolutional_tangent_kernel(torch.ones(1, 1, 4), 1)
     with pytest.raises(ValueError, match="window odd"):
         iw.gates.kernels.convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), 1, 2)
 

@@ -106,7 +106,7 @@ def convolutional_tangent_kernel(
         The kernel ``(N, M)`` in float64.
 
     Raises:
-        ValueError: If ``depth`` is less than 1, ``window`` even, or ``y`` of another shape.
+        ValueError: If ``x`` holds no images, ``depth`` is less than 1, ``window`` even, or ``y`` of another shape.
 
     Examples:
         >>> convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), depth=1, window=1)  # 2 |x_p|^2 at every position
@@ -114,6 +114,8 @@ def convolutional_tangent_kernel(
     """
     if depth < 1 or window % 2 == 0:
         raise ValueError(f"depth must be at least 1 and window odd. Got {depth} and {window}.")
+    if x.dim() != 4:
+        raise ValueError(f"x must be images (N, C, H, W). Got shape {tuple(x.shape)}.")
     if y is not None and y.shape[1:] != x.shape[1:]:
         raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
     left, grid = x.double().flatten(2), Grid((window, window), (1, 1), (window // 2, window // 2), (1, 1))
