@@ -160,8 +160,10 @@ def test_what_cannot_be_aligned_is_refused():
     with pytest.raises(ValueError, match="gates of b must be hard"):
         npk_alignment(a, dgn(a), x)
     assert npk_alignment(a, dgn(a, regime="fixed_learnt"), x) == pytest.approx(1)
-    with pytest.raises(ValueError, match="N at least 4"):
+    with pytest.raises(ValueError, match=r"x must be \(N, C, \*S\) with N at least 4. Got N = 3"):
         npk_alignment(a, a, x[:3])
+    with pytest.raises(ValueError, match=r"l must be \(N, N\) with N at least 4. Got shape \(3, 3\)"):
+        kernel_alignment(torch.eye(4), torch.eye(3))
     with pytest.raises(ValueError, match="tell examples apart"):
         kernel_alignment(torch.ones(5, 5), torch.ones(5, 5))
     with pytest.raises(ValueError, match=r"the same examples. Got 5 and 6"):

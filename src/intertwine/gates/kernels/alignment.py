@@ -72,7 +72,9 @@ def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", ou
         >>> a, b, x = make(), make(), torch.randn(30, 3)
         >>> round(npk_alignment(a, a, x), 6), 0.5 < npk_alignment(a, b, x) < 1
         (1.0, True)
-    """  # noqa: DOC502 - raised where kernels are made
+    """
+    if len(x) < 4:
+        raise ValueError(f"x must be (N, C, *S) with N at least 4. Got N = {len(x)}.")
     kernels = []
     for name, model in (("a", a), ("b", b)):
         check_hard(model, name)
