@@ -395,7 +395,8 @@ def test_alpha_is_the_best_on_held_out_training_examples(cut, monkeypatch, reach
     asked = []
     planted = lambda networks, loader, **how: asked.append(len(loader.labels)) or reached
     monkeypatch.setattr("intertwine.stitching.choose_alpha.accuracies", planted)
-    choice = choose_alpha(cut, "g_relu", data(n=60), alphas=(1e-3, 0.1, 10.0), recipe=replace(QUICK, epochs=1))
+    how = {"recipe": replace(QUICK, epochs=1), "options": StitchOptions(settings={"alpha": 7.0})}  # not one of them
+    choice = choose_alpha(cut, "g_relu", data(n=60), alphas=(1e-3, 0.1, 10.0), **how)
     assert asked == [choice.held_out] == [12]
     assert choice.accuracies == dict(zip((1e-3, 0.1, 10.0), reached))
     assert choice.alpha == best

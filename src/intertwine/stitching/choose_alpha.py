@@ -129,8 +129,8 @@ def choose_alpha(
     part, held_out = split_examples(loader, share, batch_size=chosen.batch_size, seed=seed)
     networks = []
     for alpha in alphas:
-        tap, settings = cut.tap, {"channel_dim": cut.tap.channel_dim, "alpha": alpha, **options.settings}
-        layer = family_of(family, tap.c_in, tap.c_out, seed=seed, **settings)
+        settings = {**options.settings, "channel_dim": cut.tap.channel_dim, "alpha": alpha}
+        layer = family_of(family, cut.tap.c_in, cut.tap.c_out, seed=seed, **settings)
         if moments is not None:
             layer.start(moments)
         networks.append(cut.stitch(layer.to(cut.device), tail_norm=options.tail_norm))

@@ -206,11 +206,10 @@ def _choose_alphas(
 ) -> None:
     """Choose alpha by cross-validation once for every layer and family, and give it to all seeds."""
     chosen: dict[tuple[int, Family], float] = {}
-    settings = {name: value for name, value in plan.options.settings.items() if name != "alpha"}
     for run in (run for run in runs if run.method == "task_loss" and takes(run.family, "alpha")):
         key = run.place, run.family
         if key not in chosen:
-            own = {name: value for name, value in settings.items() if takes(run.family, name)}
+            own = {name: value for name, value in plan.options.settings.items() if takes(run.family, name)}
             start = moments[run.place][0] if plan.options.start == "direct" else None
             recipe = replace(plan.recipe, epochs=min(plan.recipe.epochs, 5), head_start=0)
             asked: dict[str, Any] = {"recipe": recipe, "moments": start, "options": replace(plan.options, settings=own)}
