@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 
 import pytest
 import torch
@@ -262,6 +263,15 @@ def test_weights_that_are_not_finite(pair):
         bad[3].weight[0, 0] = torch.nan
     with pytest.raises(ValueError, match=r"b must have finite weights. Got NaN or infinity in '3.weight'"):
         stitch(pair[0], bad, "2", loader=data())
+
+
+def test_layers_that_never_respond_are_refused_before_training(pair, monkeypatch):
+    dead = copy.deepcopy(pair[1])
+    with torch.no_grad():
+        dead[0].weight.zero_()
+    monkeypatch.setattr(sys.modules[stitch.__module__], "train_layers", None)
+    with pytest.raises(ValueError, match=r"B's features must vary at every layer. Got constant ones at 0, 2\."):
+        stitch(pair[0], dead, ["0", "2", "5"], loader=data())
 
 
 @pytest.mark.parametrize("tail_norm", ["eval", "train"])

@@ -182,6 +182,8 @@ def stitch(
     cuts = [pair.cut(one, options.skip) for one in plan.at]
     runs = plan.networks(cuts)
     moments = stream_moments(pair, cuts, loader, progress=options.progress)
+    if still := [cut.name for cut, (one, *_) in zip(cuts, moments) if not one.centred().live_y.any()]:
+        raise ValueError(f"B's features must vary at every layer. Got constant ones at {', '.join(still)}.")
     for run in runs:
         if run.method == "direct" or options.start == "direct":
             for layer, one in zip(run.network.layers, moments[run.place]):
