@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..groups import Orthogonal
+from ..groups import Orthogonal, PositiveMonomial
 from ..groups.sampling import haar
 
 
@@ -124,8 +124,6 @@ class Arm:
         """The map on channel axis 1 of maps ``(B, U, h', w')``; changed maps are in float64."""
         generator = torch.Generator().manual_seed(self.seed)
         if self.kind == "g_relu":
-            from ..groups import PositiveMonomial
-
             element = PositiveMonomial(units).random(generator=generator)
             return lambda maps: element.apply(maps.double(), dim=1)
         if self.alpha == 0:

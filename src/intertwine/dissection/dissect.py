@@ -93,8 +93,6 @@ def draw_outline(image: Tensor, mask: Tensor) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-__all__ = ["dissect"]
-
 CRITERION, MAPS = Criterion(), Maps()
 _THRESHOLDS = 2**28  # bytes for the largest values of units, if less is given for maps
 

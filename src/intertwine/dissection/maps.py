@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isqrt, prod
+from math import isqrt
 from typing import Any, Literal
 
 import torch
@@ -138,17 +138,11 @@ class MapStream:
         self._kept: list[LabelledMaps] | None = None
         self._channels: Tensor | None = None
 
-    @property
-    def kept(self) -> bool:
-        """Whether all maps are in memory."""
-        return self._kept is not None
-
     def __len__(self) -> int:
         return -(-len(self.concepts) // self._maps.batch_size)
 
     def __iter__(self) -> Iterator[LabelledMaps]:
-        found = self._kept
-        return iter(found) if found is not None else self._computed(self.concepts.batches(self._maps.batch_size))
+        return self._computed(self.concepts.batches(self._maps.batch_size)) if self._kept is None else iter(self._kept)
 
     def first_pass(self, progress: bool | None = None) -> Iterator[LabelledMaps]:
         """Go through all batches once, keeping them if they fit."""
@@ -193,4 +187,4 @@ class MapStream:
 
 def values_of(maps: Tensor) -> Tensor:
     """All values of each unit, ``(U, B h' w')``."""
-    return maps.transpose(0, 1).reshape(maps.shape[1], prod(maps.shape) // maps.shape[1])
+    return maps.transpose(0, 1).flatten(1)

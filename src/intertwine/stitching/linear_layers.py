@@ -192,12 +192,11 @@ class Projected(WeightLayer):
     ``group.random``.
     """
 
-    def __init__(
-        self, group: Group, *, bias: bool = False, channel_dim: int = 1, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__(group.n, group.n, bias=bias, channel_dim=channel_dim)
+    def __init__(self, group: Group, **common: Unpack[Common]) -> None:
+        super().__init__(group.n, group.n, **common)
         self.family, self.group, self.dim, self.log_components = repr(group), group, group.dim, group.log_components
-        self.weight = nn.Parameter(group.random(generator, torch.get_default_dtype()).matrix().clone())
+        drawn = group.random(common.get("generator"), torch.get_default_dtype()).matrix()
+        self.weight = nn.Parameter(drawn.clone())
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:

@@ -27,8 +27,6 @@ from .result import Stitching, StitchingStudy, paired_with, pairing_of
 from .stitched import Stitched
 from .train_layers import Trained, train_layers
 
-__all__ = ["stitch"]
-
 Family = str | Group
 Method = Literal["task_loss", "direct"] | Recipe
 
