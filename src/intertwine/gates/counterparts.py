@@ -56,8 +56,7 @@ def dgn(
     """
     if regime not in ("standalone", "fixed_random", "fixed_learnt"):
         raise ValueError(f'regime must be "standalone", "fixed_random" or "fixed_learnt". Got {regime!r}.')
-    kept = regime == "fixed_learnt"
-    gating = copied(model) if kept else fresh_copy(model, initialise, seed)
+    gating = copied(model) if regime == "fixed_learnt" else fresh_copy(model, initialise, seed)
     value = fresh_copy(model, initialise, seed + 1)
     fixed = regime != "standalone"
     network = GatedNetwork(

@@ -43,7 +43,7 @@ class Linearised:
 
 def linearise(program: ReluProgram, x: Tensor) -> Linearised:
     """Edges of every call that depends on the input, at one example ``x`` ``(1, C, *S)``."""
-    slots = _Slots()
+    slots: _Slots = []
     with torch.no_grad():
         values = _values(program, x.detach())
         edges = {
@@ -51,7 +51,7 @@ def linearise(program: ReluProgram, x: Tensor) -> Linearised:
             for i, call in enumerate(program.calls)
             if any(r.id in program.varying for r in call.inputs)
         }
-    return Linearised(edges, tuple(slots.names), tuple(slots.values))
+    return Linearised(edges, tuple(name for name, _ in slots), tuple(values for _, values in slots))
 
 
 def _values(program: ReluProgram, x: Tensor) -> dict[int, Tensor]:
@@ -63,15 +63,12 @@ def _values(program: ReluProgram, x: Tensor) -> dict[int, Tensor]:
     return {**states, program.inputs[0].id: x, **{out.id: tensor for out, tensor in zip(outputs, results)}}
 
 
-class _Slots:
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.values: list[Tensor] = []
+_Slots = list[tuple[str, Tensor]]  # name and content of each
 
-    def new(self, name: str, values: Tensor) -> int:
-        self.names.append(name)
-        self.values.append(values.detach().flatten().double())
-        return len(self.names) - 1
+
+def _new(slots: _Slots, name: str, values: Tensor) -> int:
+    slots.append((name, values.detach().flatten().double()))
+    return len(slots) - 1
 
 
 class _Linear:
@@ -119,7 +116,7 @@ def _edges_of(linear: _Linear, slots: _Slots) -> list[Edges]:
     else:
         found = [_from_constant(linear.constant)]
         for w, name in linear.weights.items():  # edges that carry a weight
-            slot = slots.new(name, linear.values[w])
+            slot = _new(slots, name, linear.values[w])
             shift = linear.apply({w: linear.numbers(w)}) - linear.constant
             found.append(_numbered(_from_constant(shift), slot))
             found += [_numbered(Edges(i, *_sparse(linear, i, linear.along(i, w))), slot) for i in linear.inputs]
@@ -166,7 +163,7 @@ def _pooled(linear: _Linear, i: int, along: _Sparse, slots: _Slots) -> Edges:
     """An average: its 1/size is a weight; sizes may differ, at borders or where they do not divide the map."""
     src, dst, value = along
     sizes, which = value.unique(return_inverse=True)
-    return Edges(i, src, dst, torch.ones_like(value), slots.new(linear.call.where, sizes), which)
+    return Edges(i, src, dst, torch.ones_like(value), _new(slots, linear.call.where, sizes), which)
 
 
 def _all_nodes(linear: _Linear) -> _Sparse:
@@ -195,8 +192,8 @@ def _batch_norm(linear: _Linear, slots: _Slots) -> list[Edges]:
     channel = nodes // (x.numel() // channels)
     once = lambda t: t.view(channels, -1)[:, 0]
     return [
-        Edges(i, nodes, nodes, ones, slots.new(f"gain of {where}", once(gain)), channel),
-        Edges(None, torch.zeros_like(nodes), nodes, ones, slots.new(f"shift of {where}", once(shift)), channel),
+        Edges(i, nodes, nodes, ones, _new(slots, f"gain of {where}", once(gain)), channel),
+        Edges(None, torch.zeros_like(nodes), nodes, ones, _new(slots, f"shift of {where}", once(shift)), channel),
     ]
 
 
@@ -226,7 +223,7 @@ def _contribution(edges: Edges, before: Tensor | None, slots: _Slots, size: int)
     """What edges add to the nodes in which they end; NaN if what they carry is not a weight."""
     value = edges.coefficient.double()
     if edges.slot is not None and edges.weight is not None:
-        known = slots.values[edges.slot]
+        _, known = slots[edges.slot]
         if len(edges.weight) and not 0 <= int(edges.weight.min()) <= int(edges.weight.max()) < len(known):
             return torch.full((size,), math.nan, dtype=torch.float64, device=value.device)
         value = value * known[edges.weight]
