@@ -24,7 +24,7 @@ def with_statistics(network, x):
     return network.eval()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "mlp, leaky", "mlp, absolute value"])
 def test_gates_of_a_network_on_its_own_weights_give_the_network(name):
     model, x = gate_models.make(name), gate_models.inputs(name)
     network = iw.gates.dgn(model, regime="fixed_learnt").eval()
@@ -129,19 +129,15 @@ def test_max_pooling_becomes_average_pooling():
         assert nn.AvgPool2d in kinds and nn.MaxPool2d not in kinds
 
 
-def test_permutation_of_unequal_layers_is_refused():
-    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
-    network = iw.gates.dlgn(model, permutation=(1, 0))
-    with pytest.raises(ValueError, match=r"the shape of the layer that they gate, \(5,\). Got \(6,\)"):
-        network(torch.randn(3, 4))
-    with pytest.raises(ValueError, match="one entry for each of 2 ReLUs"):
-        iw.gates.dlgn(model, permutation=(1, 0, 2))(torch.randn(3, 4))
-
-
-class Free(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3))
+@pytest.mark.parametrize("build", [iw.gates.dgn, iw.gates.dlgn])
+def test_permutation_of_unequal_layers_is_refused(build):
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2)), torch.randn(3, 4)
+    match = r"the shape of the layer that they gate, \(5,\). Got \(6,\).*layers of equal shape.*gate_permutations"
+    for made in (lambda: build(model, permutation=(1, 0))(x), lambda: build(model, x, permutation=(1, 0))):
+        with pytest.raises(ValueError, match=match):
+            made()
+    with pytest.raises(ValueError, match="permutation must have one entry for each of 2 ReLUs"):
+        build(model, permutation=(1, 0, 2))(x)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +148,7 @@ class Free(nn.Module):
         (lambda m: iw.gates.dlgn(m, gate="firm"), 'gate must be "soft"'),
         (lambda m: iw.gates.dlgn(m, beta=0.0), "beta must be positive"),
         (lambda m: iw.gates.dgn(m, permutation=(0, 0)), "each layer's number once"),
-        (lambda m: iw.gates.dgn(Free()), "must have reset_parameters"),
+        (lambda m: iw.gates.dgn(Made(None, weight=(3,))), "must have reset_parameters"),
         (
             lambda m: iw.gates.dgn(nn.Sequential(nn.Linear(4, 4), nn.GELU()))(torch.randn(2, 4)),
             "only nonlinearities. Got gelu",
@@ -291,9 +287,6 @@ def test_an_example_lets_mistakes_be_told_when_they_are_made():
     x = torch.randn(3, 4)
     with pytest.raises(ValueError, match="must have ReLUs"):
         iw.gates.dgn(nn.Linear(4, 2), x)
-    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
-    with pytest.raises(ValueError, match="layers of equal shape"):
-        iw.gates.dlgn(model, x, permutation=(1, 0))
     norm = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, track_running_stats=False), nn.ReLU(), nn.Linear(5, 2))
     with pytest.raises(ValueError, match="running statistics"):
         iw.gates.dlgn(norm, x)
@@ -356,22 +349,16 @@ def test_deep_linear_gating_networks_are_not_refused_for_their_rounding(dtype, s
     assert network((scale * torch.randn(4, 5)).to(dtype)).shape == (4, 3)
 
 
-class Counting(nn.Module):
-    """Counts its runs, and draws numbers that it does not use."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
-        self.register_buffer("runs", torch.tensor(0))
-
-    def forward(self, x):
-        self.runs += 1
-        torch.randn(1)
-        return self.last(torch.relu(self.layer(x)))
-
-
 def test_the_first_call_is_counted_once():
-    network = iw.gates.dgn(Counting(), regime="fixed_learnt")
+    """By a network that counts its runs, and draws numbers that it does not use."""
+
+    def run(m, x):
+        m.runs += 1
+        torch.randn(1)
+        return m.last(torch.relu(m.layer(x)))
+
+    counting = Made(run, layer=nn.Linear(4, 6), last=nn.Linear(6, 2), runs=torch.tensor(0))
+    network = iw.gates.dgn(counting, regime="fixed_learnt")
     torch.manual_seed(0)
     expected = torch.randn(3)[2]
     torch.manual_seed(0)

@@ -2,11 +2,14 @@
 
 import itertools
 import math
+from functools import partial
 
 import gate_models
 import pytest
 import torch
+from made import Made
 from torch import nn
+from torch.nn import functional as F
 
 import intertwine as iw
 
@@ -56,51 +59,51 @@ def test_expectation_is_exact_at_every_width(gates):
     width, x = 4, torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(1)
     network = iw.gates.dgn(fully_connected(width), regime=gates).eval()
-    names = [f"value.{n}" for n, _ in network.value.named_parameters()]
-    total = torch.zeros(4, 4).double()
-    draws = 100
-    for seed in range(draws):
-        iw.gates.kernels.wide_limits.bernoulli_(network.value, 0.5, seed)
-        total += iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names) / draws
     limit = 3 * 0.5**4 * iw.gates.neural_path_kernel(network, x)
-    assert (total - limit).norm() < 0.16 * limit.norm()  # another depth errs by a quarter or more
+    mean = mean_tangent_kernel(network, x, 0.5, 100)
+    assert (mean - limit).norm() < 0.16 * limit.norm()  # another depth errs by a quarter or more
 
 
-def mean_tangent_kernel(name, sigma, draws):
-    """The value network's NTK averaged over random signs, with the gates of ``name`` held fixed."""
-    x = gate_models.inputs(name, 4)
-    network = iw.gates.dgn(gate_models.make(name), regime="fixed_learnt").eval()
+def mean_tangent_kernel(network, x, sigma, draws):
+    """The NTK of the value network's first output, averaged over random signs, with its gates held fixed."""
     names = [f"value.{n}" for n, _ in network.value.named_parameters()]
     total = torch.zeros(4, 4).double()
     for seed in range(draws):
         iw.gates.kernels.wide_limits.bernoulli_(network.value, sigma, seed)
         total += iw.gates.neural_tangent_kernel(network, x, kind="per_output", parameters=names)[..., 0] / draws
-    return network, x, total
+    return total
+
+
+def with_its_gates(name):
+    """A value network with the gates of ``name``, and inputs."""
+    return iw.gates.dgn(gate_models.make(name), regime="fixed_learnt").eval(), gate_models.inputs(name, 4)
 
 
 def test_constant_of_convolutions_with_global_pooling():
     """Theorems 3.2 and A.1: beta_cv / d_in^2, which at one sigma for all layers is d sigma^(2 (d - 1)) / d_in^2."""
-    network, x, mean = mean_tangent_kernel("conv 2d GAP", sigma := 0.6, 100)
-    layers, positions = 4, 9
+    network, x = with_its_gates("conv 2d GAP")
+    layers, positions, sigma = 4, 9, 0.6
+    mean = mean_tangent_kernel(network, x, sigma, 100)
     limit = layers * sigma ** (2 * (layers - 1)) / positions**2 * iw.gates.neural_path_kernel(network, x)
     assert (mean - limit).norm() < 0.12 * limit.norm()
 
 
 def test_constants_of_residual_sub_networks():
     """Theorems 3.3 and B.1, with the corrected exponent."""
-    network, x, mean = mean_tangent_kernel("residual, ReLU inside", sigma := 0.6, 200)
+    network, x = with_its_gates("residual, ReLU inside")
+    mean = mean_tangent_kernel(network, x, sigma := 0.6, 200)
     a, b, c, d, last = network.gates(x)
     limit = iw.gates.kernels.ensemble_tangent_kernel(x, [last], [[a, b], [c, d]], sigma=sigma, depth=2, outer_depth=2)
     assert (mean - limit).norm() < 0.2 * limit.norm()
 
 
-class NTKLinear(nn.Module):
-    def __init__(self, fan_in, fan_out, gain):
-        super().__init__()
-        self.weight, self.scale = nn.Parameter(torch.randn(fan_out, fan_in).double()), gain / math.sqrt(fan_in)
+def scaled(function, scale, *shape):
+    """A layer of standard normal weights with a factor in front."""
+    return Made(lambda m, x: function(x, m.weight) * scale, weight=shape).double()
 
-    def forward(self, x):
-        return x @ self.weight.T * self.scale
+
+def linear(fan_in, fan_out, gain):
+    return scaled(F.linear, gain / math.sqrt(fan_in), fan_out, fan_in)
 
 
 def test_arc_cosine_kernel_is_the_tangent_kernel_of_a_wide_network():
@@ -108,9 +111,8 @@ def test_arc_cosine_kernel_is_the_tangent_kernel_of_a_wide_network():
     x = torch.randn(5, 3, dtype=torch.float64)
     width, gain = 1024, math.sqrt(2)
     model = nn.Sequential(
-        NTKLinear(3, width, math.sqrt(3)), nn.ReLU(), NTKLinear(width, width, gain), nn.ReLU(),
-        NTKLinear(width, 1, gain),
-    )  # fmt: skip
+        linear(3, width, math.sqrt(3)), nn.ReLU(), linear(width, width, gain), nn.ReLU(), linear(width, 1, gain)
+    )
     empirical = iw.gates.neural_tangent_kernel(model, x, kind="trace")
     pixels = x[:, :, None, None]
     limit = iw.gates.kernels.convolutional_tangent_kernel(pixels, 2, window=1)
@@ -119,21 +121,14 @@ def test_arc_cosine_kernel_is_the_tangent_kernel_of_a_wide_network():
     assert torch.allclose(few, limit[:, :2])
 
 
-class NTKConv(nn.Module):
-    def __init__(self, fan_in, fan_out, scale):
-        super().__init__()
-        self.weight, self.scale = nn.Parameter(torch.randn(fan_out, fan_in, 3, 3).double()), scale
-
-    def forward(self, x):
-        return nn.functional.conv2d(x, self.weight, padding=1) * self.scale
-
-
 def test_convolutional_kernel_is_the_tangent_kernel_of_a_wide_network():
     torch.manual_seed(0)
     x = torch.randn(4, 2, 3, 3, dtype=torch.float64)
     width = 512
-    convolutions = [NTKConv(2, width, 1 / 3), nn.ReLU(), NTKConv(width, width, math.sqrt(2 / (9 * width))), nn.ReLU()]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), NTKLinear(width, 1, math.sqrt(2))]
+    same = partial(F.conv2d, padding=1)
+    first, second = scaled(same, 1 / 3, width, 2, 3, 3), scaled(same, math.sqrt(2 / (9 * width)), width, width, 3, 3)
+    convolutions = [first, nn.ReLU(), second, nn.ReLU()]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear(width, 1, math.sqrt(2))]
     empirical = iw.gates.neural_tangent_kernel(nn.Sequential(*convolutions, *head), x, kind="trace")
     limit = iw.gates.kernels.convolutional_tangent_kernel(x, 2)
     assert (empirical - limit).norm() < 0.12 * limit.norm()

@@ -190,6 +190,14 @@ def test_a_short_last_window_is_a_path_like_any_other():
 
 X = torch.randn(3, 4)
 REFUSED = {
+    "no ReLU": (nn.Linear(4, 2), "model must have ReLUs"),
+    "GELU": (nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2)), "only nonlinearities. Got gelu"),
+    "softmax": (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Softmax(1)), "attention or a softmax"),
+    "one layer twice": (nn.Sequential(*[nn.Linear(4, 4), nn.ReLU()] * 2), "every parameter must be used once"),
+    "dropout at work": (
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2)),
+        r"evaluation mode.*Dropout '2' in training mode. Call model.eval\(\) first",
+    ),
     "dropout called while training": (
         nn.Sequential(nn.Linear(4, 3), Function(lambda q: F.dropout(q, 0.5, True)), nn.ReLU(), nn.Linear(3, 2)),
         "evaluation mode.*dropout",

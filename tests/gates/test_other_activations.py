@@ -133,14 +133,6 @@ def test_gated_networks_with_two_slopes_are_their_paths(name, make, gate):
         assert len(maps) == len(built.gating(x))
 
 
-def test_fixed_learnt_gates_and_the_same_weights_are_the_network_itself():
-    for name in ("mlp, leaky", "mlp, absolute value"):
-        model, x = gate_models.make(name), gate_models.inputs(name)
-        built = dgn(model, regime="fixed_learnt").double().eval()
-        built.value.load_state_dict(model.state_dict())
-        torch.testing.assert_close(built(x), model(x))
-
-
 def test_kernels_of_two_slopes_are_invariant_under_the_whole_group():
     for name in ("mlp, absolute value", "mlp, parametric"):
         model, x = gate_models.make(name), gate_models.inputs(name)
@@ -168,20 +160,3 @@ def test_a_model_without_gates_has_no_gated_counterpart():
     for make in (dgn, dlgn):
         with pytest.raises(ValueError, match="model must have ReLUs, whose places the gates take"):
             make(network())(X)
-
-
-def test_dropout_at_work_is_refused():
-    model = network(nn.ReLU(), nn.Dropout(0.5)).train()
-    for call in (neural_path_kernel, gate_patterns, iw.gates.overlap, iw.gates.paths):
-        with pytest.raises(
-            ValueError, match=r"evaluation mode.*Dropout '2' in training mode. Call model.eval\(\) first"
-        ):
-            call(model, X)
-
-
-def test_layers_of_unequal_shapes_cannot_exchange_gates():
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).double()
-    with pytest.raises(ValueError, match=r"shape of the layer that they gate, \(8,\). Got \(6,\).*gate_permutations"):
-        dgn(model, permutation=(1, 0))(X)
-    with pytest.raises(ValueError, match="permutation must have one entry for each of 2 ReLUs"):
-        dgn(model, permutation=(1, 0, 2))(X)

@@ -73,21 +73,6 @@ def test_constant_input():
     torch.testing.assert_close(ones.kernel(), ones.overlap().sum(-1), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("model", "match"),
-    [
-        (nn.Linear(4, 2), "model must have ReLUs"),
-        (nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2)), "only nonlinearities. Got gelu"),
-        (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2)).train(), "evaluation mode"),
-        (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Softmax(1)).eval(), "attention or a softmax"),
-        (nn.Sequential(*[nn.Linear(4, 4), nn.ReLU()] * 2).eval(), "every parameter must be used once"),
-    ],
-)
-def test_networks_that_have_no_paths_are_refused(model, match):
-    with pytest.raises(ValueError, match=match):
-        iw.gates.paths(model, torch.randn(2, 4))
-
-
 def test_bad_arguments():
     model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
     with pytest.raises(ValueError, match=r'input must be "x" or "ones". Got \'zeros\''):

@@ -1,4 +1,3 @@
-import importlib
 import warnings
 
 import gate_models
@@ -10,6 +9,7 @@ from theorem_kernels import tangent_kernel
 from torch import nn
 
 import intertwine as iw
+from intertwine.gates.kernels import tangent_kernel as module
 from intertwine.gates.kernels.tangent_kernel import covered_names, layerwise_kernel
 
 
@@ -103,13 +103,10 @@ def test_memory_and_batches_change_nothing(memory, kind, monkeypatch):
 
 def test_less_memory_takes_more_runs_and_only_a_channel_that_does_not_fit_makes_tiles(monkeypatch):
     model, x = odd()
-    module = "intertwine.gates.kernels.tangent_kernel"
-    runs = []
-    keep = importlib.import_module(module)._keep
-    monkeypatch.setattr(f"{module}._keep", lambda *a: runs.append(a[3]) or keep(*a))
-    tiles = importlib.import_module(module)._add_tiles
-    monkeypatch.setattr(f"{module}._add_tiles", lambda *a: runs.append("tiles") or tiles(*a))
-
+    keep, tiles, runs = module._keep, module._add_tiles, []
+    monkeypatch.setattr(module, "_keep", lambda *a: runs.append(a[3]) or keep(*a))
+    monkeypatch.setattr(module, "_add_tiles", lambda *a: runs.append("tiles") or tiles(*a))
+    monkeypatch.setattr(module, "_certified", lambda *a: True)  # layers are checked against a gradient first
     layers = covered_names(model, x, dict(model.named_parameters()))
 
     def parts_for(memory):
@@ -117,15 +114,8 @@ def test_less_memory_takes_more_runs_and_only_a_channel_that_does_not_fit_makes_
         iw.gates.neural_tangent_kernel(model, x, memory=memory, parameters=layers)
         return list(runs)
 
-    # layers are checked against a gradient first, which is a matter of its own
-    monkeypatch.setattr(
-        importlib.import_module("intertwine.gates.kernels.tangent_kernel"), "_certified", lambda *a: True
-    )
-
     everything, blocks, nothing = parts_for(2**30), parts_for(8e3), parts_for(1.0)
-    assert len(everything) == 1
-    assert len(blocks) > 1
-    assert "tiles" not in blocks
+    assert len(everything) == 1 < len(blocks) and "tiles" not in blocks
     assert any(part.start > 0 for group in blocks for part in group)
     assert set(nothing) == {"tiles"}
 
@@ -208,13 +198,11 @@ def test_weights_that_a_layer_does_not_account_for_are_seen():
         equal(iw.gates.neural_tangent_kernel(model, x), tangent_kernel(model, x, x))
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.last = nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.last(self.cell(x.view(len(x), 2, 2))[0][:, -1])
+def recurrent():
+    return Made(
+        lambda m, x: m.last(m.cell(x.view(len(x), 2, 2))[0][:, -1]), cell=nn.GRU(2, 3, batch_first=True),
+        last=nn.Linear(3, 2),
+    )  # fmt: skip
 
 
 def two_names():
@@ -235,7 +223,7 @@ def gradients(model, x):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3), nn.Linear(3, 2)), Recurrent, two_names]
+    "make", [lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3), nn.Linear(3, 2)), recurrent, two_names]
 )
 @pytest.mark.parametrize("n", [2, 3])
 def test_what_cannot_be_mapped_over_examples(make, n):
@@ -267,19 +255,16 @@ def folded():
     )  # fmt: skip
 
 
-class Siamese(nn.Module):
+def siamese():
     """Two views of each example in one batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.view, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
-
-    def forward(self, x):
-        one, other = self.view(torch.cat([x, 2 * x.flip(1)])).chunk(2)
-        return self.last(torch.relu(one - other))
+    difference = lambda views: views[0] - views[1]
+    return Made(
+        lambda m, x: m.last(torch.relu(difference(m.view(torch.cat([x, 2 * x.flip(1)])).chunk(2)))),
+        view=nn.Linear(4, 3), last=nn.Linear(3, 2),
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [folded, Siamese])
+@pytest.mark.parametrize("make", [folded, siamese])
 @pytest.mark.parametrize("n", [2, 5])
 def test_layers_that_see_other_batches(make, n):
     torch.manual_seed(0)
