@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from made import Function
+from made import Function, Made
 from torch import nn
 
 from intertwine.dissection import Bases, Concept, Criterion, Dissection, Maps, TensorConcepts, WithColours, dissect
@@ -56,12 +56,8 @@ def test_networks_in_float64_get_images_in_float64(network, concept_set):
 
 
 def test_inputs_may_go_by_keyword(network, concept_set):
-    class Named(nn.Module):
-        def forward(self, pixel_values):
-            return network(pixel_values)
-
-    named, maps = Named(), Maps(transform=lambda images: {"pixel_values": images})
-    named.network = network
+    named = Made(lambda m, pixel_values: m.network(pixel_values), network=network)
+    maps = Maps(transform=lambda images: {"pixel_values": images})
     found = dissect(named, "network.3", concept_set, Bases([0]), maps=maps, **FAST)
     assert found.own == dissect(network, "3", concept_set, Bases([0]), **FAST).own
 
@@ -252,23 +248,20 @@ def test_resume_refuses_another_plan(network, concept_set, tmp_path):
     assert json.loads((tmp_path / "plan.json").read_text())["layer"] == "3"
 
 
-class Tokens(nn.Module):
-    """Patches of 4 x 5 pixels as tokens, after ``extra`` further tokens."""
+def tokens(extra, size=(4, 5)):
+    """Patches as tokens, after ``extra`` further tokens."""
 
-    def __init__(self, extra):
-        super().__init__()
-        self.patch, self.extra, self.norm = nn.Conv2d(3, 8, (4, 5), (4, 5)), extra, nn.LayerNorm(8)
+    def run(m, x):
+        patches = m.patch(x).flatten(2).transpose(1, 2)
+        return m.norm(torch.cat([patches.new_zeros(len(x), extra, 8), patches], 1))
 
-    def forward(self, x):
-        tokens = self.patch(x).flatten(2).transpose(1, 2)
-        first = tokens.new_zeros(len(x), self.extra, 8)
-        return self.norm(torch.cat([first, tokens], 1))
+    return Made(run, patch=nn.Conv2d(3, 8, size, size), norm=nn.LayerNorm(8))
 
 
 @pytest.mark.parametrize("extra", [0, 1, 3])
 def test_tokens_form_a_grid(concept_set, extra):
     torch.manual_seed(0)
-    model = Tokens(extra)
+    model = tokens(extra)
     found = dissect(
         model, "norm", concept_set, Bases(*TWO), criterion=Criterion(quantile=0.1), maps=Maps(grid=(3, 2)), **FAST
     )
@@ -281,20 +274,10 @@ def test_square_grid_is_found_by_itself():
     images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
     data = TensorConcepts(images, torch.randint(-1, 2, (4, 16, 16)), ["a", "b"])
     for extra in (0, 1):
-        assert (
-            dissect(
-                with_square_patches(extra), "norm", data, Bases([0]), criterion=Criterion(quantile=0.2), **FAST
-            ).units
-            == 8
-        )
+        found = dissect(tokens(extra, 4), "norm", data, Bases([0]), criterion=Criterion(quantile=0.2), **FAST)
+        assert found.units == 8
     with pytest.raises(ValueError, match=r"tokens must form a grid.*Got 18 tokens for 16 x 16.*Say Maps\(grid="):
-        dissect(with_square_patches(2), "norm", data, Bases([0]), **FAST)
-
-
-def with_square_patches(extra):
-    model = Tokens(extra)
-    model.patch = nn.Conv2d(3, 8, 4, 4)
-    return model
+        dissect(tokens(2, 4), "norm", data, Bases([0]), **FAST)
 
 
 def test_layers_without_places_are_refused(concept_set):
@@ -302,7 +285,7 @@ def test_layers_without_places_are_refused(concept_set):
     with pytest.raises(ValueError, match=r"one map for each unit.*Got \(.*, 2\).*before pooling.*grid="):
         dissect(model, "3", concept_set, Bases([0]), **FAST)
     with pytest.raises(ValueError, match="grid must have at most T = 6 patches"):
-        dissect(Tokens(0), "norm", concept_set, Bases([0]), maps=Maps(grid=(3, 3)), **FAST)
+        dissect(tokens(0), "norm", concept_set, Bases([0]), maps=Maps(grid=(3, 3)), **FAST)
 
 
 def test_empty_concepts(network):
@@ -351,12 +334,6 @@ def test_layers_of_constants_or_nan_are_refused(concept_set, network):
         dissect(network, "2", concept_set, Bases([0]), **FAST)
 
 
-@pytest.mark.parametrize(("options", "message"), [({"layer": "9"}, "layers must be names of modules")])
-def test_bad_arguments_are_refused(network, concept_set, options, message):
-    with pytest.raises(ValueError, match=message):
-        dissect(network, options.pop("layer", "3"), concept_set, **options)
-
-
 @pytest.mark.parametrize(
     ("options", "values", "message"),
     [
@@ -376,7 +353,9 @@ def test_options_out_of_range_are_refused(options, values, message):
         options(**values)
 
 
-def test_bases_are_a_value_of_their_own(network, concept_set):
+def test_bad_arguments_are_refused(network, concept_set):
+    with pytest.raises(ValueError, match="layers must be names of modules"):
+        dissect(network, "9", concept_set)
     with pytest.raises(TypeError, match=r"bases must be a Bases.*Got \[0, 1\]\."):
         dissect(network, "3", concept_set, [0, 1])
 
@@ -432,15 +411,14 @@ def test_a_difference_must_hold_over_concepts(planted):
     one = planted == "one concept"
     basis = haar(10, torch.Generator().manual_seed(5)) if planted == "none" else torch.eye(10)
 
-    class Named(nn.Module):
-        def forward(self, x):
-            hot = nn.functional.one_hot((x[:, 0] * 255 / 26).long(), 10).movedim(-1, 1).to(x)
-            noise = 0.9 * torch.rand(hot.shape, generator=torch.Generator().manual_seed(0)).to(x)
-            units = torch.cat([hot[:, [0] * 4] + noise[:, :4], 3 * noise[:, 4:]], 1) if one else hot + noise
-            return torch.einsum("uc,nchw->nuhw", basis.to(x), units)
+    def units(x):
+        hot = nn.functional.one_hot((x[:, 0] * 255 / 26).long(), 10).movedim(-1, 1).to(x)
+        noise = 0.9 * torch.rand(hot.shape, generator=torch.Generator().manual_seed(0)).to(x)
+        found = torch.cat([hot[:, [0] * 4] + noise[:, :4], 3 * noise[:, 4:]], 1) if one else hot + noise
+        return torch.einsum("uc,nchw->nuhw", basis.to(x), found)
 
     maps = Maps(batch_size=len(images))
-    found = dissect(Named(), "", data, Bases([0, 1], 8), criterion=Criterion(0.1, 0.6), maps=maps, **FAST)
+    found = dissect(Function(units), "", data, Bases([0, 1], 8), criterion=Criterion(0.1, 0.6), maps=maps, **FAST)
     own, (_, high) = len(found.own.detectors(0.6)), found.powers()[-1].one_more
     assert (own > high) == (planted != "none")  # what the rotations alone say
     assert found.trend == ("falls" if planted == "all concepts" else "undecided")

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from made import Function
 from stitching_models import cnn, labelled, make
 from torch import nn
 
@@ -352,12 +353,8 @@ def test_loaders_that_cannot_be_used(batches, error, message):
 
 def test_another_path_of_the_control_flow_is_noticed():
     """A model that looks at its data: what was recorded is one path, and accuracies of another would be wrong."""
-
-    class Looks(nn.Module):
-        def forward(self, x):
-            return -x if x.max() > 5 else x
-
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), Looks()).double()
+    looks = Function(lambda x: -x if x.max() > 5 else x)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), looks).double()
     x = torch.randn(20, 4, dtype=torch.float64)
     labels = model(x).argmax(1)
     pair = Pair(model, model, x)

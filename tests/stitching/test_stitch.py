@@ -238,6 +238,14 @@ def test_seeds_of_one_deterministic_fit_are_no_runs(pair, way):
         ({"options": StitchOptions(skip="c")}, 'skip must be "a", "mapped" or "b"'),
         ({"loader": [torch.zeros(3, 3, 8, 8, dtype=torch.float64)]}, r"batches must be \(inputs, labels"),
         ({"at": ("2", "7")}, "features of A must be laid out like B's"),
+        (
+            {"loader": [(data()[0][0][:2], torch.tensor([0, 7]))]},
+            r"labels must be from 0 to 2, B's 3 outputs, or -100 .* Got 7",
+        ),
+        (
+            {"loader": [data()[0], (data()[0][0] * torch.nan, data()[0][1])]},
+            r"features must be finite. Got NaN or infinite ones of A",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -250,11 +258,6 @@ def test_bad_input_is_refused_before_any_work(pair, change, message):
 def test_unknown_starts_are_refused():
     with pytest.raises(ValueError, match='start must be "direct" or "random"'):
         StitchOptions(start="warm")
-
-
-def test_labels_that_no_output_stands_for(pair):
-    with pytest.raises(ValueError, match=r"labels must be from 0 to 2, B's 3 outputs, or -100 .* Got 7"):
-        stitch(*pair, "2", loader=[(data()[0][0][:2], torch.tensor([0, 7]))])
 
 
 def test_weights_that_are_not_finite(pair):
@@ -317,9 +320,3 @@ def test_compiled_models_are_stitched_at_the_names_of_what_they_wrap(pair):
     compiled = [torch.compile(model) for model in pair]
     found, same = (stitch(*models, "2", "full", loader=data(), method="direct") for models in (compiled, pair))
     assert torch.equal(found.matrix, same.matrix)
-
-
-def test_features_that_are_not_finite_are_refused(pair):
-    x, labels = data()[0]
-    with pytest.raises(ValueError, match=r"features must be finite. Got NaN or infinite ones of A"):
-        stitch(*pair, "2", loader=[(x, labels), (x * torch.nan, labels)])
