@@ -356,6 +356,8 @@ def test_options_out_of_range_are_refused(options, values, message):
 def test_bad_arguments_are_refused(network, concept_set):
     with pytest.raises(ValueError, match="layers must be names of modules"):
         dissect(network, "9", concept_set)
+    with pytest.raises(ValueError, match=r"pictures must be at least 0.*Got -1"):
+        dissect(network, "3", concept_set, pictures=-1)
     with pytest.raises(TypeError, match=r"bases must be a Bases.*Got \[0, 1\]\."):
         dissect(network, "3", concept_set, [0, 1])
 

@@ -4,6 +4,7 @@ import copy
 import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 from stitching_models import KINDS, fingerprint, make
@@ -55,7 +56,10 @@ def test_the_same_seed_gives_the_same_result_and_other_families_do_not_matter(pa
         *pair, "2", ["full", "g_relu"], loader=data(), seeds=[3], method=SHORT, options=StitchOptions(start="random")
     )
     assert torch.equal(alone.matrix, among.stitchings[1].matrix)
-    other = stitch(*pair, "2", "g_relu", loader=data(), seeds=4, method=SHORT, options=StitchOptions(start="random"))
+    other = stitch(
+        *pair, "2", "g_relu", loader=data(), seeds=np.int64(4), method=SHORT, options=StitchOptions(start="random")
+    )
+    assert other.seed == 4 and type(other.seed) is int
     assert not torch.equal(alone.matrix, other.matrix)
 
 

@@ -135,6 +135,7 @@ def dissect(
 
     Raises:
         TypeError: If the concepts are not a concept set, or ``bases`` is not a ``Bases``.
+        ValueError: If ``pictures`` is negative.
 
     Examples:
         >>> from intertwine.dissection import Bases, TensorConcepts
@@ -157,6 +158,8 @@ def dissect(
         raise TypeError(f"concepts must be a concept set. Got {kind}. Use TensorConcepts(images, labels, names).")
     if not isinstance(bases, Bases):
         raise TypeError(f"bases must be a Bases, such as Bases([0, 1], seeds=3). Got {bases!r}.")
+    if pictures < 0:
+        raise ValueError(f"pictures must be at least 0, the number of units to show. Got {pictures}.")
     arms = bases.arms
     stream = MapStream(model, layer, concepts, maps)
     settings = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ class Plan:
         """The plan for what a user asked for; refused if something is missing or unknown."""
         pair = isinstance(at, tuple) and len(at) == 2 and all(isinstance(x, str) for x in at)
         asked = {"at": at, "family": family, "method": method, "seeds": seeds}
-        alone: tuple[Any, ...] = (tuple if pair else str, str | Group, str | Recipe, int)
+        alone: tuple[Any, ...] = (tuple if pair else str, str | Group, str | Recipe, Integral)
         several = [(x,) if isinstance(x, kind) else tuple(x) for x, kind in zip(asked.values(), alone)]
         for name, values in zip(asked, several):
             if not values:
@@ -78,7 +79,7 @@ class Plan:
             raise ValueError(f"settings must be of the families {families}. Got {', '.join(unknown)}.")
         recipe = next((one for one in given if isinstance(one, Recipe)), RECIPES["v1"])
         single = all(not isinstance(x, list) and len(values) == 1 for x, values in zip(asked.values(), several))
-        return cls(layers, families, methods, numbers, recipe, options, single)
+        return cls(layers, families, methods, tuple(map(int, numbers)), recipe, options, single)
 
     @property
     def facts(self) -> Mapping[str, Any]:
