@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from upstream import stores_complex_numbers
 
+from intertwine._io.lazy import StoredState
 from intertwine.cli.inputs.models import build_model
 from intertwine.errors import CheckpointError
 from intertwine.lab.networks.hugging_face import load_pretrained
@@ -188,6 +189,13 @@ def test_shards_elsewhere_are_refused(directory, tmp_path, name):
     shard(directory, [name.format(absolute=tmp_path / "outside.safetensors")])
     with pytest.raises(CheckpointError, match="weight_map must name files beside the index"):
         load_pretrained(directory)
+
+
+def test_a_shard_of_a_name_too_long_for_a_file_is_refused(tmp_path):
+    table = {"weight": "s" * 300}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+    with pytest.raises(CheckpointError, match="shard must be an existing file"):
+        StoredState(tmp_path)
 
 
 def test_links_out_of_the_directory_are_refused_and_those_of_a_cache_are_followed(plain, tmp_path):

@@ -18,8 +18,7 @@ def regular_file(path: str | Path, name: str, error: type[Exception] = ValueErro
         ``path`` as a ``Path``.
     """
     path = Path(path)
-    if not path.is_file():
-        kind = kind_of(path)
+    if (kind := kind_of(path)) != "a file":
         raise error(f"{name} must be an existing file. Got {str(path)!r}{kind and f', {kind}'}.")
     return path
 
