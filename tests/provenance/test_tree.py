@@ -102,6 +102,17 @@ def test_bad_input():
         iw.lineage_tree({"a": net(0)}, X)
     with pytest.raises(ValueError, match="rate must be between 0 and 1"):
         iw.lineage_tree({"a": net(0), "b": net(1)}, X, rate=0)
+    broken = net(1)
+    broken[0].weight.data[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"weights must be finite\. Got NaN or infinity in '0.weight' of b"):
+        iw.lineage_tree({"a": net(0), "b": broken}, X)
+
+
+def test_one_network_whose_weights_cannot_be_compared_does_not_end_it_for_the_others():
+    base, small = net(0), copy.deepcopy(net(1)).to(torch.float8_e4m3fn)
+    found = iw.lineage_tree({"base": base, "small": small, "child": tuned(base, 1)}, X)
+    assert found.names == ("base", "child") and found.families == (("base", "child"),)
+    assert found.notes[0].startswith("left out, small: weights must have 16 bits or more. Got torch.float8_e4m3fn in")
 
 
 def test_merges_name_both_parents_and_their_weights():

@@ -15,7 +15,7 @@ from .._io.lazy import State
 from .._nested import by_key
 from .._progress import track
 from .._result import Result
-from .._words import counted
+from .._words import counted, first_line
 from ..matching.judgement.verdict import SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import tensors_of
@@ -32,10 +32,10 @@ _WEIGHTS = 256  # sampled from every tensor
 def sketch(names: Sequence[str], state: State, side: str) -> dict[str, Tensor]:
     """Weights at random places that depend only on a tensor's name and shape, centred and of norm 1.
 
-    Tensors that the network (called ``side`` in messages) lacks are left out.
+    Tensors that the network (called ``side`` in messages) lacks, and single numbers, are left out.
     """
     found = {}
-    for name in (n for n in names if n in state and state[n].numel() > 1):
+    for name in (n for n in names if n in state):
         x = checked(state[name], name, side)
         g = torch.Generator().manual_seed(crc32(f"{name} {tuple(x.shape)}".encode()))
         places = torch.randint(x.numel(), (_WEIGHTS,), generator=g).unique() if x.numel() > _WEIGHTS else slice(None)
@@ -78,7 +78,7 @@ class Tree(Result):
     """Families of related networks.
 
     Attributes:
-        names: Names of the networks.
+        names: Names of the networks whose weights can be compared.
         log_p: Natural logarithm of every pair's p-value, row by row; NaN if a pair was not tested.
         families: Networks linked by their weights, largest family first; strangers are families of one.
         links: Branches: within a family, the tree of smallest distances; between two, the closest aligned networks.
@@ -86,7 +86,8 @@ class Tree(Result):
         related: Number of pairs called related.
         tested: Number of pairs tested exactly; the sketches of the others are not similar.
         merges: Networks that hold weights of two others: merges of these, or their common origin.
-        notes: Pairs that may be related, but not beyond doubt, including such pairs within one family.
+        notes: Networks that were left out, with the reason; and pairs that may be related, but not beyond doubt,
+            including such pairs within one family.
     """
 
     names: tuple[str, ...]
@@ -146,7 +147,7 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
         rate: Expected share of false positives among the pairs called related.
 
     Raises:
-        ValueError: If there are fewer than two networks, or weights that cannot be compared.
+        ValueError: If there are fewer than two networks whose weights can be compared.
 
     Examples:
         >>> import torch
@@ -179,15 +180,22 @@ def tree_of_states(
             (``in_one_gauge``); with it, rotated networks are found, testing the first of every family.
 
     Raises:
-        ValueError: If there are fewer than two networks, weights cannot be compared, or the rate is invalid.
+        ValueError: If there are fewer than two networks whose weights can be compared, or the rate is invalid.
     """
-    names = tuple(states)
-    if len(names) < 2:
-        raise ValueError(f"states must hold at least two networks. Got {len(names)}.")
+    if len(states) < 2:
+        raise ValueError(f"states must hold at least two networks. Got {len(states)}.")
     if not 0 < rate < 1:
         raise ValueError(f"rate must be between 0 and 1. Got {rate}.")
-    states = _of_one_symmetry(states)
-    pairs = {(a, b): compared(*states[a], states[b][1]) for a, b in _close(states)}
+    sketches, refused = dict[str, dict[str, Tensor]](), dict[str, ValueError]()
+    for name, (sym, state) in track([*states.items()], "reading"):
+        try:
+            sketches[name] = sketch([*sym.layouts], state, name)
+        except ValueError as error:
+            refused[name] = error
+            if len(states) - len(refused) < 2:
+                raise
+    names, states = tuple(sketches), _of_one_symmetry({name: states[name] for name in sketches})
+    pairs = {(a, b): compared(*states[a], states[b][1]) for a, b in _close(states, sketches)}
     tests = {pair: both.in_place() for pair, both in track([*pairs.items()], "testing")}
     found = {pair: test.log_p or 0.0 for pair, test in tests.items()}
     related = _discoveries(found, comb(len(names), 2), rate)
@@ -221,12 +229,12 @@ def tree_of_states(
     links = (*links, *aligned_links(distances, found, families))
     log_p = tuple(tuple(found.get((a, b), found.get((b, a), nan)) for b in names) for a in names)
     count = len({*map(frozenset, related), *map(frozenset, ends(moved))})
-    return Tree(names, log_p, families, links, rate, count, len(found), sums, (*doubts, *notes))
+    left_out = (f"left out, {name}: {first_line(why)}" for name, why in refused.items())
+    return Tree(names, log_p, families, links, rate, count, len(found), sums, (*left_out, *doubts, *notes))
 
 
-def _close(states: States) -> list[Pair]:
+def _close(states: States, sketches: Mapping[str, Mapping[str, Tensor]]) -> list[Pair]:
     """Pairs of networks whose sketches are similar, or that no sketch can compare."""
-    sketches = {name: sketch([*sym.layouts], state, name) for name, (sym, state) in track([*states.items()], "reading")}
     shapes = {name: {n: tuple(states[name][1][n].shape) for n in found} for name, found in sketches.items()}
     scores = sketch_scores([*sketches.values()], [*shapes.values()])
     pairs = ((i, j, a, b) for i, a in enumerate(states) for j, b in enumerate(states) if j < i)
