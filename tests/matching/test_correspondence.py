@@ -103,6 +103,16 @@ def test_where_programs_part_the_operation_and_its_weights_are_named(back: bool)
     assert re.sub(r" \([^)]*\)", "", found.reason) == f"the programs part: {sides}"
 
 
+def test_an_adapter_that_is_not_merged_is_named():
+    parts = {"base": nn.Linear(4, 8), "low": nn.Linear(4, 1), "up": nn.Linear(1, 8), "head": nn.Linear(8, 3)}
+    adapted = Made(lambda s, x: s.head((s.base(x) + s.up(s.low(x))).tanh()), **parts)
+    merged = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    adapted.merge_and_unload = lambda: merged
+    for networks, name in (((adapted, merged), "a"), ((merged, adapted), "b")):
+        found = iw.same(*networks, torch.randn(5, 4))
+        assert found.verdict == APART and found.reason.endswith(f"give a copy after {name}.merge_and_unload()")
+
+
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_where_weights_are_tied_in_one_network_alone_they_are_named(first: str):
     parts = lambda: {"table": nn.Embedding(11, 8), "mlp": nn.Linear(8, 8), "head": nn.Linear(8, 11, bias=False)}

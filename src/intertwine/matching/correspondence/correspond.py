@@ -232,6 +232,8 @@ def _compared(a: Side, b: Side) -> Correspondence:
         return _proved(a, b, found, SETTINGS, reason=said)
     ours, theirs = parting(a.graph, b.graph)
     said = f"the programs part: a has {ours} where b has {theirs}"
+    said += "".join(f"; the adapter of {name} is apart from its weights: give a copy after {name}.merge_and_unload()"
+                    for name, side in (("a", a), ("b", b)) if hasattr(side.model, "merge_and_unload"))  # fmt: skip
     if ours == theirs == NOTHING:
         said = "the programs part: both have the same operations, but connect them differently"
         ties = {"a": a.program.aliases, "b": b.program.aliases}
