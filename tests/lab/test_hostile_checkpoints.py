@@ -88,6 +88,15 @@ def test_a_small_file_of_a_large_tensor_is_refused(tmp_path):
     assert read_tensors(tmp_path / "plain.pt")["w"].shape == (2_000_000,)
 
 
+def test_a_state_dict_inside_of_others_is_opened_if_it_is_the_only_one(tmp_path):
+    path, state = tmp_path / "a.pt", {"w": torch.zeros(3)}
+    torch.save({"net": state, "epoch": 3, "scores": {"best": 0.5}}, path)
+    assert read_tensors(path).keys() == state.keys()
+    torch.save({"net": state, "ema": state, "epoch": 3}, path)
+    with pytest.raises(CheckpointError, match=r"\(names to tensors\)\. Got dict of 'net', 'ema', 'epoch' in .*a\.pt"):
+        read_tensors(path)
+
+
 def test_a_sparse_file_larger_than_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("intertwine._memory.free_bytes", lambda *_: 1000)
     save_file({"w": torch.zeros(1000)}, tmp_path / "a.safetensors")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._words import release
+from .._words import listed, release
 from ..errors import CheckpointError, StorageError
 from .gguf_file import GGUF, read_gguf
 from .scratch import Scratch, sweep
@@ -198,7 +198,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
 
     Args:
         path: A ``.safetensors`` or ``.gguf`` file, or any file that ``torch.save`` wrote. A dictionary that holds the
-            state dict under ``state_dict``, ``model`` or ``model_state_dict`` is opened.
+            state dict under ``state_dict``, ``model`` or ``model_state_dict``, or only one at all, is opened.
 
     Raises:
         CheckpointError: If the file is missing, truncated, would need unsafe unpickling, or holds no state dict.
@@ -268,10 +268,13 @@ def _find_state_dict(loaded: Any, path: Path) -> dict[str, Tensor]:
                 said = f"{str(path)!r} holds {', '.join(others)} besides {key!r}, which is read"
                 warnings.warn(f"{said}. Save the weights that you mean in a file of their own.", stacklevel=2)
             loaded = loaded[key]
+    inner = [v for v in loaded.values() if _is_state_dict(v)] if isinstance(loaded, Mapping) else []
+    loaded = inner[0] if len(inner) == 1 else loaded
     if not _is_state_dict(loaded):
+        keys = f" of {listed(map(repr, loaded), 8)}" if isinstance(loaded, Mapping) else ""
         raise CheckpointError(
-            f"checkpoint must hold a state dict (names to tensors). Got {type(loaded).__name__} in {str(path)!r}. "
-            "Save it with safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
+            f"checkpoint must hold a state dict (names to tensors). Got {type(loaded).__name__}{keys} in "
+            f"{str(path)!r}. Save it with safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
         )
     return dict(loaded)
 
