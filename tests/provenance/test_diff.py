@@ -258,6 +258,7 @@ def test_scales_are_found_after_pruning_and_moving(share):
         ({"dtype": "bfloat16", "attention_dropout": 0.1, "tie_word_embeddings": True}, True),
         ({"model_type": "other", "only_there": 1}, True),  # other code, the same outputs
         ({"text": {"id2label": {"0": "cat"}}}, True),
+        ({"head_dim": 4}, True),  # absent or null, it is a quotient of two others
         ({}, True),
     ],
 )

@@ -14,7 +14,7 @@ _OUTSIDE = re.compile(
     r"|output_(attentions|hidden_states|router_logits)|return_dict|chunk_size_feed_forward|problem_type|pretraining_tp"
     r"|finetuning_task|task_specific_params|id2label|label2id|gradient_checkpointing|.*_loss_coef"
     r"|(attention|mlp|qkv)_bias|_?(attn|experts)_implementation(_internal)?|vocab_size|hidden_size|intermediate_size|num_hidden_layers"
-    r"|num_key_value_heads|n_embd|n_layer|n_inner)(\.|$)"
+    r"|num_key_value_heads|head_dim|n_embd|n_layer|n_inner)(\.|$)"
 )
 # If absent, attention is not limited; the example may be too short to show it.
 _LIMITS = re.compile(r"(^|\.)(sliding_window|attention_window|attention_chunk_size)$")
