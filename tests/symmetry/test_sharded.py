@@ -128,6 +128,14 @@ def test_bad_input(tmp_path):
         StoredState(source)
     save_file({"w": torch.ones(2)}, source / "model.safetensors")
     assert [*StoredState(source)] == ["w"]
+    index = json.dumps({"weight_map": {"w": "model.safetensors"}})
+    for name in ("consolidated", "another"):  # the same weights under names of other code, as some models come
+        (source / f"{name}.safetensors.index.json").write_text(index)
+    with pytest.raises(CheckpointError, match=r"which of its files.*Got 'another.safetensors.index.json' and 1 more"):
+        StoredState(source)
+    (source / "model.safetensors.index.json").write_text(index)
+    (source / "another.safetensors.index.json").write_text("{}")
+    assert [*StoredState(source)] == ["w"]
 
 
 @pytest.mark.parametrize(

@@ -198,14 +198,14 @@ def _found(path: Path) -> Path:
         inside = [file for file in found if not file.name.startswith(".") and ".bin." not in file.name]
         if not inside:
             raise no_weights(path)
-        if len(inside) > 1 and not inside[0].name.endswith(".index.json"):
-            if path / "model.safetensors" in inside:
-                return path / "model.safetensors"
+        some = [file for file in inside if file.name.endswith(".index.json")] or inside
+        some = [file for file in some if file.name.startswith("model.safetensors")] or some
+        if len(some) > 1:
             raise CheckpointError(
                 f"folder must say which of its files are the weights: by an *.index.json for shards, or one file as "
-                f"model.safetensors. Got {inside[0].name!r} and {len(inside) - 1} more in {str(path)!r}. Give one file."
+                f"model.safetensors. Got {some[0].name!r} and {len(some) - 1} more in {str(path)!r}. Give one file."
             )
-        return inside[0]
+        return some[0]
     if not path.is_file() or not re.search(r"\.(safetensors|index\.json|gguf)$", path.name):
         raise CheckpointError(
             f"checkpoint must be an existing .safetensors, *.index.json or .gguf file. Got {str(path)!r}."
