@@ -168,7 +168,7 @@ def test_hadamard_matrices(n):
     assert bool((h.abs() == 1).all()) and torch.equal(h @ h.T, n * torch.eye(n).double())
 
 
-@pytest.mark.parametrize("n", [3, 6, 18, 92])
+@pytest.mark.parametrize("n", [-4, 0, 3, 6, 18, 92])
 def test_orders_without_a_construction_are_refused(n):
     with pytest.raises(ValueError, match=f"n must have a known Hadamard matrix. Got {n}"):
         hadamard(n)

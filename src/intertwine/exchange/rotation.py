@@ -58,14 +58,11 @@ def hadamard(n: int) -> Tensor:
     References:
         - R. Paley. On orthogonal matrices. Journal of Mathematics and Physics, 1933.
     """
-    core, order = None, n
-    while core is None and order >= 1:
-        core = _paley(order)
-        if core is None:
-            if order % 2:
-                raise ValueError(f'n must have a known Hadamard matrix. Got {n}: give a matrix, or "random".')
-            order //= 2
-    assert core is not None
+    order = n
+    while (core := _paley(order)) is None:
+        if order < 1 or order % 2:
+            raise ValueError(f'n must have a known Hadamard matrix. Got {n}: give a matrix, or "random".')
+        order //= 2
     while len(core) < n:
         core = torch.cat([torch.cat([core, core], 1), torch.cat([core, -core], 1)])
     return core
