@@ -68,8 +68,9 @@ def test_directions_are_told_by_what_cannot_be_undone_only():
     started["5.weight"].zero_()  # a head that starts at zero
     assert direction(a, scaled, names) == direction(started, a, names) == untold
     counted = lambda batches: {**a, "1.num_batches_tracked": torch.tensor(batches)}
-    way, ground = direction(counted(4), counted(9), names)
-    assert way == 0 and "seen 4 and 9 batches" in ground
+    for few, many in ((4, 9), ([4, 2], [9, 9])):  # of several networks in one tensor, the largest
+        way, ground = direction(counted(few), counted(many), names)
+        assert way == 0 and "seen 4 and 9 batches" in ground
     assert direction(a, counted(9), names) == untold  # a counter of 0 was reset, or was never there
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from .._io.lazy import State
 from .._nested import by_key
 from ..matching.judgement.deviation import row_pieces
+from .changes.tensor_change import COUNTER
 
 _MOST = 0.99  # share of the weights that one operation must explain
 _PRUNED = 0.05  # share of the weights that pruning must set to zero to be called so
@@ -44,7 +45,7 @@ def direction(a: State, b: State, names: Sequence[str], whose: tuple[str, str] =
     if len(pruned) == 1:
         return 0, f"only weights that are zero in {pruned[0]} differ: it was pruned, or the other filled its zeros"
     # batch counters are reset too often to be evidence
-    first, second = (max((int(x[n]) for n in x if n.endswith("num_batches_tracked")), default=0) for x in (a, b))
+    first, second = (max((int(x[n].amax()) for n in x if n.endswith(COUNTER)), default=0) for x in (a, b))
     seen = f"; batch norms have seen {first:,} and {second:,} batches, which tells it if no counter was reset"
     return 0, UNTOLD + seen * (0 < first != second > 0)  # old checkpoints have none
 
