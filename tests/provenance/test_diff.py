@@ -4,6 +4,7 @@ import copy
 import re
 from dataclasses import replace
 from functools import cache
+from math import isfinite
 from types import SimpleNamespace
 
 import pytest
@@ -313,6 +314,8 @@ def test_networks_of_buffers_are_compared_as_they_stand():
         (torch.tensor([[2**30, 5], [2**29, 7]]), torch.tensor([[2**30 + 3, 5], [2**29, 7]])),  # packed, or indices
         (torch.tensor(500_000), torch.tensor(500_001)),
         (torch.ones(3, 3, dtype=torch.bool).tril(), torch.ones(3, 3, dtype=torch.bool).tril(-1)),
+        (torch.full((3, 3), -torch.inf).triu(1), torch.full((3, 3), -torch.inf).triu(2)),
+        (torch.tensor([[0.5, -torch.inf], [0.5, 0.5]]), torch.tensor([[0.7, -torch.inf], [0.5, 0.5]])),
     ],
 )
 def test_masks_and_whole_numbers_are_compared_exactly(before, after):
@@ -321,6 +324,7 @@ def test_masks_and_whole_numbers_are_compared_exactly(before, after):
     assert iw.diff(make(before), make(before.clone()), x).same_function
     found = iw.diff(make(before), make(after), x)
     assert not found.same_function and [c.name for c in found.tensors if not c.settled] == ["held"]
+    assert all(isfinite(x) for x in found.blocks.values())
 
 
 def test_complex_weights_are_refused():

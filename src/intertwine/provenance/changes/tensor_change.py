@@ -1,7 +1,7 @@
 """The change of one tensor: a cast, an integer grid, pruning, an update and its rank."""
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, isfinite, prod
 from typing import Any
 
 import torch
@@ -147,14 +147,21 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
     def made(kind: str, detail: str = "", **more: Any) -> TensorChange:
         return TensorChange(name, source, block, tuple(b.shape), dtypes, kind, detail, **more)
 
-    before = float(torch.linalg.vector_norm(x, dtype=torch.float64))
+    size = lambda t: float(torch.linalg.vector_norm(t, dtype=torch.float64))
+    if not isfinite(size(x) + size(y)):  # infinities that both hold, as of masks, have no size
+        same = (x == y) & x.isinf()
+        x, y = x.masked_fill(same, 0.0), y.masked_fill(same, 0.0)
+    before = size(x)
     if torch.equal(x, y):
         return made(EQUAL, norm=before)
     gap = y - x
-    after, moved = (float(torch.linalg.vector_norm(t, dtype=torch.float64)) for t in (y, gap))
+    after, moved = size(y), size(gap)
+    if not isfinite(moved):
+        changed = float((x != y).double().mean())
+        return made("changed", "infinities at other places", norm=inf, relative=inf, cosine=0.0, changed=changed)
     facts: dict[str, Any] = {
         "norm": before,
-        "relative": moved / before if before else float("inf"),
+        "relative": moved / before if before else inf,
         "cosine": float((x * y).sum(dtype=torch.float64)) / (before * after) if before and after else 0.0,
         "changed": float((gap != 0).double().mean()),
         "zeros": tuple(float((t == 0).double().mean()) for t in (x, y)),
