@@ -64,13 +64,8 @@ def json_of(path: str | Path, name: str, error: type[Exception] = ValueError) ->
 
 
 _WORDS: dict[Any, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-    None: "left out",
-}
+    str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "an object", None: "left out",
+}  # fmt: skip
 
 
 def check_fields(value: Any, kinds: Any, name: str, error: type[Exception] = ValueError) -> None:

@@ -32,7 +32,6 @@ def export(
         path: Where to write. In an existing folder of that name, files are replaced one at a time.
         card: What the network is: any of ``architecture``, ``data``, ``seed``, ``recipe``, ``metrics``,
             ``best_epoch``, ``mean``, ``std``, ``classes`` and ``shape``. How it was merged belongs in ``recipe``.
-
         shard_bytes: Largest size of a folder's weight files, in bytes; by default all weights go into one file.
 
     Raises:

@@ -24,21 +24,9 @@ from ..features.moments import ChannelMoments, NormStatistics, fewest, normalisa
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 _DEAD = 1e-12  # share of the parents' spread below which a channel of the merged network cannot be rescaled
 _PRODUCTS = {
-    "linear",
-    "matmul",
-    "__matmul__",
-    "__rmatmul__",
-    "mm",
-    "bmm",
-    "addmm",
-    "einsum",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-}
+    "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "einsum", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+}  # fmt: skip
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 
