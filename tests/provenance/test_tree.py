@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from noise import shaken
+from other_device import There, moved, other_device
 from torch import nn
 
 import intertwine as iw
@@ -114,6 +115,16 @@ def test_one_network_whose_weights_cannot_be_compared_does_not_end_it_for_the_ot
     found = iw.lineage_tree({"base": base, "small": small, "child": tuned(base, 1)}, X)
     assert found.names == ("base", "child") and found.families == (("base", "child"),)
     assert found.notes[0].startswith("left out, small: weights must have 16 bits or more. Got torch.float8_e4m3fn in")
+
+
+def test_networks_on_an_accelerator_are_compared_on_the_host():
+    base, x = net(0), torch.zeros(2, 8)
+    nets = {"base": base, "child": tuned(base, 1), "other": tuned(base, 2), "stranger": net(9)}
+    here = iw.lineage_tree(nets, x), iw.lineage(base, nets["child"], x)
+    there = {name: moved(copy.deepcopy(model)) for name, model in nets.items()}
+    with other_device():
+        x = There(x)
+        assert (iw.lineage_tree(there, x), iw.lineage(there["base"], there["child"], x)) == here
 
 
 def test_merges_name_both_parents_and_their_weights():

@@ -31,6 +31,11 @@ Found = tuple[State, dict[str, float], list[str]]
 pays; and the steps, in words."""
 
 
+def on_host(state: State) -> State:
+    """Tensors on the CPU, where units are compared; each is moved when it is read."""
+    return LazyState.changed(state, lambda _, x: x if x.is_meta else x.cpu())
+
+
 def _renumbered(names: Iterable[str], a: State, b: State) -> Found:
     """The blocks of ``b`` paired with the most similar ones of ``a``, if their numbers of blocks differ."""
     theirs, table = stacks(b), {n: n for n in b}
@@ -167,4 +172,4 @@ def in_one_gauge(models: Mapping[str, nn.Module], example_inputs: Any) -> States
     """Networks of one architecture, folded so that streams may rotate, with their symmetry; empty if none may."""
     networks = [*models.values()]
     gauge = gauge_of(networks, example_inputs, symmetries(networks[0], example_inputs)) if networks else None
-    return {name: (gauge.sym, tensors_of(gauge(model))) for name, model in models.items()} if gauge else {}
+    return {name: (gauge.sym, on_host(tensors_of(gauge(model)))) for name, model in models.items()} if gauge else {}

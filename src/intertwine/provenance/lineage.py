@@ -19,7 +19,7 @@ from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import moved, tensors_of
 from .after_matching import FEWEST, Calibrated, calibrated
 from .changes.layers import block_of
-from .comparable import Compared, compared, met
+from .comparable import Compared, compared, met, on_host
 from .descent import direction
 from .in_place import BlockAgreement, InPlace, SpaceAgreement, TensorAgreement, by_block, cosine, equal, parts_in_words
 from .p_values import power_of_ten
@@ -199,7 +199,7 @@ def lineage_folded(
     gauge = gauge_of(networks, example_inputs, sym)
     if gauge is None:
         return None
-    first, second, *others = (tensors_of(gauge(network)) for network in networks)
+    first, second, *others = (on_host(tensors_of(gauge(network))) for network in networks)
     found = lineage_of_states(*met(gauge.sym, first, second), second, others, level / 2)
     if found.verdict == NO_SIGN or (found.verdict == UNTOLD and found.by_block):  # of units that none may move
         return None
@@ -233,6 +233,7 @@ def lineage_of_states(
         raise ValueError(f"level must be between 0 and 1. Got {level}.")
     if independent and len(independent) < FEWEST:
         raise ValueError(f"independent must hold at least {FEWEST} networks. Got {len(independent)}.")
+    a, b, *independent = map(on_host, (a, b, *independent))
     pair = compared(sym, a, b)
     found = pair.in_place()
     if len(found.tensors) < _COMMON * len(pair.names):

@@ -20,7 +20,7 @@ from ..matching.judgement.verdict import SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import tensors_of
 from .after_matching import FEWEST
-from .comparable import States, compared, in_one_gauge
+from .comparable import States, compared, in_one_gauge, on_host
 from .descent import Merge, direction, merges
 from .in_place import checked
 from .p_values import power_of_ten
@@ -186,6 +186,7 @@ def tree_of_states(
         raise ValueError(f"states must hold at least two networks. Got {len(states)}.")
     if not 0 < rate < 1:
         raise ValueError(f"rate must be between 0 and 1. Got {rate}.")
+    states = {name: (sym, on_host(state)) for name, (sym, state) in states.items()}
     sketches, refused = dict[str, dict[str, Tensor]](), dict[str, ValueError]()
     for name, (sym, state) in track([*states.items()], "reading"):
         try:
