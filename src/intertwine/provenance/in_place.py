@@ -125,11 +125,16 @@ def _serial(rows: Tensor) -> bool:
             continue
         alike.diagonal(dim1=-2, dim2=-1).fill_(torch.nan)
         for lag in (2**k for k in range(len(index).bit_length() - 1)):
-            those, this = alike[..., :-lag, :], alike.diagonal(lag, -2, -1)[..., None]
-            rank = ((those < this).sum(-1) + (those == this).sum(-1) / 2) / (len(index) - 1)
-            if float(rank.mean() - 0.5) * (12 * rank.numel()) ** 0.5 > _LIMIT:
+            if _high(alike[..., :-lag, :], alike.diagonal(lag, -2, -1), len(index) - 1):
                 return True
     return False
+
+
+def _high(those: Tensor, this: Tensor, count: int) -> bool:
+    """Whether each of ``this`` is higher among a row of ``those``, of ``count`` numbers, than by chance."""
+    this = this[..., None]
+    rank = ((those < this).sum(-1) + (those == this).sum(-1) / 2) / count
+    return float(rank.mean() - 0.5) * (12 * rank.numel()) ** 0.5 > _LIMIT
 
 
 def _repeated(rows: Tensor) -> bool:
@@ -143,9 +148,7 @@ def _in_step(x: Tensor, y: Tensor) -> bool:
     As in ``_serial``, the similarity to that one has a uniform rank if both sides are in unrelated orders.
     """
     alike = similarity(x, y)
-    this = alike.diagonal(dim1=-2, dim2=-1)[..., None]
-    rank = ((alike < this).sum(-1) + (alike == this).sum(-1) / 2) / alike.shape[-1]
-    return bool(alike.any()) and float(rank.mean() - 0.5) * (12 * rank.numel()) ** 0.5 > _LIMIT
+    return bool(alike.any()) and _high(alike, alike.diagonal(dim1=-2, dim2=-1), alike.shape[-1])
 
 
 def _together(seen: Mapping[str, _Seen]) -> Iterator[list[Tensor]]:
