@@ -127,6 +127,7 @@ def test_what_is_written_reads_back(tmp_path, nets):
         ({"merge_method": "linear", "models": [entry("a", wait=1)]}, "parameters of a recipe must be among"),
         ({"merge_method": "linear", "models": [entry("a", weight=1)], "tokenizer_source": "union"}, "must be base"),
         ({"merge_method": "linear", "models": [entry("a", weight=1)], "dtype": "int4"}, "dtype must be one of"),
+        ({"merge_method": "linear", "models": [entry("a", weight=1)], "dtype": ["int4"]}, "dtype must be one of"),
         ({"merge_method": "linear", "models": "a"}, "models of a recipe must be a list"),
         ({"merge": 1}, "recipe must hold merge_method and models"),
     ],

@@ -167,7 +167,7 @@ class Recipe:
                     raise ValueError(f"{key} must be {_RANGES.get(key, 'finite')}. Got {x}.")
         for key in _CASTS:
             said = getattr(self, key)
-            if said is not None and said not in _DTYPES:
+            if said is not None and said not in [*_DTYPES]:  # a list, perhaps
                 raise ValueError(f"{key} must be one of {', '.join(_DTYPES)}. Got {said!r}.")
 
     @property
