@@ -95,6 +95,10 @@ def test_a_state_dict_inside_of_others_is_opened_if_it_is_the_only_one(tmp_path)
     torch.save({"net": state, "ema": state, "epoch": 3}, path)
     with pytest.raises(CheckpointError, match=r"\(names to tensors\)\. Got dict of 'net', 'ema', 'epoch' in .*a\.pt"):
         read_tensors(path)
+    for held, said in (({}, "dict"), ({0: torch.zeros(3)}, "dict of 0")):  # such as the state of an optimiser
+        torch.save(held, path)
+        with pytest.raises(CheckpointError, match=f"Got {said} in"):
+            read_tensors(path)
 
 
 def test_a_sparse_file_larger_than_memory_is_refused(tmp_path, monkeypatch):

@@ -271,7 +271,7 @@ def _find_state_dict(loaded: Any, path: Path) -> dict[str, Tensor]:
     inner = [v for v in loaded.values() if _is_state_dict(v)] if isinstance(loaded, Mapping) else []
     loaded = inner[0] if len(inner) == 1 else loaded
     if not _is_state_dict(loaded):
-        keys = f" of {listed(map(repr, loaded), 8)}" if isinstance(loaded, Mapping) else ""
+        keys = f" of {listed(map(repr, loaded), 8)}" if isinstance(loaded, Mapping) and loaded else ""
         raise CheckpointError(
             f"checkpoint must hold a state dict (names to tensors). Got {type(loaded).__name__}{keys} in "
             f"{str(path)!r}. Save it with safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
@@ -280,7 +280,8 @@ def _find_state_dict(loaded: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _is_state_dict(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value) and all(isinstance(v, Tensor) for v in value.values())
+    named = lambda item: isinstance(item[0], str) and isinstance(item[1], Tensor)
+    return isinstance(value, Mapping) and bool(value) and all(map(named, value.items()))
 
 
 def _finite(value: Any) -> Any:
