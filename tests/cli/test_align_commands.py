@@ -1,6 +1,7 @@
 """``intertwine align``, ``merge`` and ``barrier``: on built-in networks, on code of the user, on transformers."""
 
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -146,6 +147,30 @@ def test_a_barrier_on_a_folder_of_images_says_which_of_them_it_takes(run, tmp_pa
     ran = run.done("barrier", *words, "--examples", "30")
     assert "Note: 8 of 40 examples are used, all of the test split; --split all takes all of them." in ran.out
     assert "examples are used" not in run("barrier", *words, "--split", "all", "--examples", "40").out
+
+
+@pytest.mark.parametrize(("shape", "zeros"), [((6,), "0"), ((6,), "0,0,0,0,0,0"), ((2, 4, 4), "0,0")])
+def test_inputs_of_any_number_of_channels_may_be_left_as_they_are(run, npz, tmp_path, shape, zeros):
+    (tmp_path / "net.py").write_text(
+        f"import torch\nnet = lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear({math.prod(shape)}, 5))"
+    )
+    layer = torch.nn.Linear(math.prod(shape), 5)
+    save_file({"1.weight": layer.weight.detach(), "1.bias": layer.bias.detach()}, tmp_path / "a.safetensors")
+    given = (
+        "--model",
+        "net.py:net",
+        "--data",
+        npz(shape=shape, classes=5),
+        "--mean",
+        zeros,
+        "--std",
+        zeros.replace("0", "1"),
+    )
+    ran = run.done("barrier", "a.safetensors", "a.safetensors", *given, "--points", "3", "--method", "none", "--json")
+    split = data.load(given[3]).test
+    loss = torch.nn.functional.cross_entropy(layer(split.inputs.flatten(1)), split.labels)
+    assert json.loads(ran.out)["curves"][0]["loss"][0] == pytest.approx(loss.item(), rel=1e-5)
+    assert "how the networks' inputs were normalised" not in ran.err + ran.out
 
 
 def test_barrier_writes_results_and_a_page(run, pair, tmp_path):

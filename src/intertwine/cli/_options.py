@@ -131,10 +131,8 @@ class ImageOptions(Options):
         super().__post_init__()
         if (self.mean is None) != (self.std is None):
             raise ValueError("--mean and --std must be given together. Got one of them.")
-        if self.statistics is not None and [*map(len, self.statistics)] not in ([1, 1], [3, 3]):
-            raise ValueError(
-                f"--mean and --std must be equally many numbers, 1 or 3 each. Got {self.mean!r} and {self.std!r}."
-            )
+        if self.statistics is not None and len(self.statistics[0]) != len(self.statistics[1]):
+            raise ValueError(f"--mean and --std must be equally many numbers. Got {self.mean!r} and {self.std!r}.")
         if self.statistics is not None and not (
             all(map(isfinite, self.statistics[0])) and all(0 < value < inf for value in self.statistics[1])
         ):

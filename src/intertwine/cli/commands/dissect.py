@@ -65,6 +65,8 @@ class Dissect(Study, DeviceOptions, ImageOptions):
                 "concepts first: --model resnet50:width=8,blocks=2-2,stem=small --train 3."
             )
 
+        if self.statistics is not None and len(self.statistics[0]) not in (1, 3):
+            raise ValueError(f"--mean and --std must be 1 or 3 numbers each. Got {self.mean!r} and {self.std!r}.")
         if self.train and (self.weights is not None or self.statistics is not None):
             raise ValueError(
                 "--train must be without --weights, --mean and --std: a fresh network learns from values from 0 to 1. "

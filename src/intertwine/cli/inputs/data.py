@@ -67,6 +67,8 @@ def preparation(
 def normalised(splits: DataSplits, asked: DataOptions) -> DataSplits:
     """Data with the channel means and deviations of ``--mean`` and ``--std``, if they are given."""
     mean, std = asked.statistics or (splits.mean, splits.std)
+    if len(mean) == len(splits.shape) == 1 and splits.mean:  # one number for all entries of vectors; tokens have none
+        mean, std = mean * len(splits.mean), std * len(splits.mean)
     if len(mean) != len(splits.mean):
         raise DataError(
             f"--mean and --std must be {len(splits.mean)} numbers, one for each channel of {splits.name}. "

@@ -73,7 +73,8 @@ def open_network(
         facts |= {key.replace("_", " "): f"{value:.1%}" for key, value in known.items()}
         if card.best_epoch is not None:
             facts["epoch"] = f"{card.best_epoch} of {card.recipe.get('epochs', '?')}"
-    statistics = (asked.statistics if asked else None) or statistics_of(checkpoint, spec, model)
+    given = asked is not None and asked.statistics is not None  # the data has them already
+    statistics = (data.mean, data.std) if given else statistics_of(checkpoint, spec, model)
     return Opened(path.name, model.eval(), {k: v for k, v in facts.items() if v not in (None, "")}, statistics)
 
 
