@@ -156,21 +156,16 @@ def test_inputs_of_any_number_of_channels_may_be_left_as_they_are(run, npz, tmp_
     )
     layer = torch.nn.Linear(math.prod(shape), 5)
     save_file({"1.weight": layer.weight.detach(), "1.bias": layer.bias.detach()}, tmp_path / "a.safetensors")
-    given = (
-        "--model",
-        "net.py:net",
-        "--data",
-        npz(shape=shape, classes=5),
-        "--mean",
-        zeros,
-        "--std",
-        zeros.replace("0", "1"),
-    )
-    ran = run.done("barrier", "a.safetensors", "a.safetensors", *given, "--points", "3", "--method", "none", "--json")
-    split = data.load(given[3]).test
+    spec, ones = npz(shape=shape, classes=5), zeros.replace("0", "1")
+    given = ("--model", "net.py:net", "--data", spec, "--mean", zeros, "--std", ones, "--method", "none")
+    ran = run.done("barrier", "a.safetensors", "a.safetensors", *given, "--points", "3", "--json")
+    split = data.load(spec).test
     loss = torch.nn.functional.cross_entropy(layer(split.inputs.flatten(1)), split.labels)
     assert json.loads(ran.out)["curves"][0]["loss"][0] == pytest.approx(loss.item(), rel=1e-5)
     assert "how the networks' inputs were normalised" not in ran.err + ran.out
+    run.done("merge", "a.safetensors", "a.safetensors", *given, "--out", "merged.safetensors")
+    card = training.read_card(tmp_path / "merged.safetensors")
+    assert card is not None and (set(card.mean), set(card.std)) == ({0.0}, {1.0})  # for commands without --mean
 
 
 def test_barrier_writes_results_and_a_page(run, pair, tmp_path):

@@ -292,6 +292,8 @@ class Group:
             known = {key: getattr(first, key) for key in ("architecture", "data", "mean", "std", "classes", "shape")}
         if self.data is not None and not known.get("data"):
             known["data"] = self.data.name
+        if (statistics := self.networks[0].statistics) is not None:  # also those of --mean and --std
+            known["mean"], known["std"] = statistics
         return {**known, "recipe": recipe, "metrics": metrics or {}}
 
 
