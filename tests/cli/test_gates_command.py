@@ -97,6 +97,7 @@ def test_gated_checkpoints_are_taken_apart_too(run, converted, tmp_path, name, l
     network = training.load_checkpoint(path)
     assert [layer.name for layer in found.layers] == ["relu1", "relu2"]
     assert (found.features is not None) == linear
+    assert found.settings["accuracies"][0]["value network is given"] == ("1" if network.input == "ones" else "x")
     assert "tangent kernel is that of its value network" in found.notes[-1]
     assert ("soft gates count as on above 1/2" in found.notes[-1]) == (network.gate == "soft")
     page = (tmp_path / "gates" / "report.html").read_text()

@@ -99,8 +99,9 @@ class Gates(Study, DeviceOptions, DataOptions):
             _check_version(name, version, x[:1])
         trained = [self._version(name, network, base, data, where) for name, network in built.items()]
         batches = iw.lab.data.Batches(splits.test.to(where), splits.mean, splits.std)
+        ones = isinstance(base.model, iw.gates.GatedNetwork) and base.model.input == "ones"
         own = {
-            "network": base.name, "gates": "its own", "value network is given": "x",
+            "network": base.name, "gates": "its own", "value network is given": "1" if ones else "x",
             "test accuracy": iw.lab.training.accuracy(base.model.to(where), batches),
             "epochs": base.facts.get("epoch"), "parameters": sum(p.numel() for p in base.model.parameters()),
         }  # fmt: skip
