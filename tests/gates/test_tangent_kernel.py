@@ -291,6 +291,8 @@ def test_what_has_no_gradients_or_examples_is_refused():
         iw.gates.neural_tangent_kernel(nn.Identity(), x)
     with pytest.raises(ValueError, match="y must have examples of x's shape"):
         iw.gates.neural_tangent_kernel(model, x, x[:, :3])
+    with pytest.raises(ValueError, match=r"Got entries that torch\.float16 does not hold"):
+        iw.gates.neural_tangent_kernel(model.half(), 1000 * torch.ones(3, 4).half())
 
 
 def test_a_parameter_of_a_single_number_counts():

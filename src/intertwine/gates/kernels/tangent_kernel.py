@@ -95,7 +95,8 @@ def neural_tangent_kernel(
 
     Raises:
         TypeError: If the inputs are not tensors.
-        ValueError: If an option is unknown, the model's output is not ``(N, outputs)``, or the kernel exceeds memory.
+        ValueError: If an option is unknown, the model's output is not ``(N, outputs)``, or the kernel exceeds memory
+            or overflows.
 
     Examples:
         >>> model = nn.Linear(2, 1, bias=False)
@@ -125,7 +126,13 @@ def neural_tangent_kernel(
             )
         pairs = {"full": out.shape[1] ** 2, "per_output": out.shape[1], "trace": 1}[kind]
         check_fits((len(x), len(x if y is None else y), pairs), 2 * out.element_size(), out.device)  # parts are added
-        return _by_layers(model, x, y, chosen, kind, memory)
+        found = _by_layers(model, x, y, chosen, kind, memory)
+    if found.numel() and not all(bound.isfinite() for bound in found.aminmax()):
+        raise ValueError(
+            f"the kernel must be finite. Got entries that {found.dtype} does not hold, or NaN weights. Give "
+            "model.double() and x.double()."
+        )
+    return found
 
 
 @torch.no_grad()
