@@ -245,6 +245,23 @@ def layers(*changes):
     return nn.Sequential(made[0], nn.ReLU(), made[1], nn.ReLU(), made[2]).eval()
 
 
+def test_networks_pruned_differently_have_no_mean_while_masks_are_attached():
+    def pruned(seed):
+        torch.manual_seed(seed)
+        return layers(nn.Identity(), COMPUTED["pruned"], nn.Identity())
+
+    a, b = pruned(0), pruned(1)
+    said = r"must be pruned alike.*'2\.weight_mask': call torch\.nn\.utils\.prune\.remove"
+    with pytest.raises(ValueError, match=said):
+        merge(a, b, None)
+    with pytest.raises(ValueError, match=said):
+        iw.barrier(a, b, [(torch.randn(8, 3), torch.zeros(8, dtype=torch.long))])
+    prune.custom_from_mask(prune.remove(b[2], "weight"), "weight", a[2].weight_mask)
+    merged, x = merge(a, b, None), torch.randn(5, 8)
+    mean = (a[2].weight_orig + b[2].weight_orig) / 2 * a[2].weight_mask
+    assert torch.allclose(merged[2](x), nn.functional.linear(x, mean, merged[2].bias), atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", COMPUTED)
 def test_layers_with_computed_weights_are_named_and_left_as_they_are(kind):
     def build(*places):

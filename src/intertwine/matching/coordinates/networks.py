@@ -308,6 +308,12 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
                 f"{names[0]} and {names[1]} must hold real numbers wherever they differ, to have a mean. Got "
                 f"{str(x.dtype).removeprefix('torch.')} in {name!r}: convert or dequantise both first."
             )
+        masks = name.endswith("_mask") and f"{name.removesuffix('_mask')}_orig" in one
+        if masks and not torch.equal(x, other[name].to(x)):
+            raise ValueError(
+                f"{names[0]} and {names[1]} must be pruned alike, or hold their pruned weights, to have a mean. Got "
+                f"other masks in {name!r}: call torch.nn.utils.prune.remove on every pruned layer of both first."
+            )
 
 
 def common_symmetry(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None) -> tuple[Symmetry, Symmetry]:
