@@ -556,3 +556,13 @@ def test_one_network_in_other_code_is_compared_layer_by_layer(name):
     x = torch.randn(shape) if pair.x.is_floating_point() else torch.randint(50, shape)
     found = iw.compare(pair.a, pair.b, x.split(20), resampling=None)
     assert "compute the same features in every layer" in found.summary()
+
+
+def test_a_network_is_compared_with_itself_in_eight_bits():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    resampling = Resampling(null=2, bootstrap=0, untrained=2)
+    found = iw.compare(model, small, [torch.randn(64, 8)], measures="linear_cka", resampling=resampling)
+    assert found.scores["linear_cka"][0, 0] > 0.99

@@ -160,7 +160,8 @@ def architecture(model: nn.Module) -> tuple[Any, ...]:
         for name, m in model.named_modules()
     ]
     places: dict[int, int] = {}  # places of tied tensors
-    state = model.state_dict(keep_vars=True).items()
+    # quantised modules of torch hold more than tensors there
+    state = [(name, x) for name, x in model.state_dict(keep_vars=True).items() if isinstance(x, Tensor)]
     return repr(modules), tuple((name, tuple(x.shape), places.setdefault(id(x), len(places))) for name, x in state)
 
 
