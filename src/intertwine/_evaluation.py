@@ -16,18 +16,20 @@ from functools import wraps
 from inspect import signature
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._attributes import Kept, unattached
 from ._nested import map_tensors, tensors_in
 
 M = TypeVar("M", bound=nn.Module)
+N = TypeVar("N")
 P = ParamSpec("P")
 R = TypeVar("R")
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
@@ -213,6 +215,24 @@ def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
     """
     with alone(model):
         return copy.deepcopy(model, {**unattached(model), **(replaced or {})})
+
+
+def unmasked(network: N) -> N:
+    """The network with its pruned weights for its own, where ``torch.nn.utils.prune`` left the masks attached."""
+    made: Any = network
+    if isinstance(network, Mapping):
+        pruned = [n[:-5] for n in network if n.endswith("_mask") and f"{n[:-5]}_orig" in network]
+        parts = {f"{name}{end}" for name in pruned for end in ("_mask", "_orig")}
+        if pruned:
+            made = {name: network[name] for name in network if name not in parts}
+            made |= {name: network[f"{name}_orig"] * network[f"{name}_mask"] for name in pruned}
+    elif isinstance(network, nn.Module) and prune.is_pruned(network):
+        made = copied(network)
+        for module in made.modules():
+            for hook in [*module._forward_pre_hooks.values()]:
+                if isinstance(hook, prune.BasePruningMethod):
+                    prune.remove(module, hook._tensor_name)
+    return cast(N, made)
 
 
 @contextmanager

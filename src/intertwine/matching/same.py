@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import unmasked
 from .._io.lazy import State
 from .._result import of_networks
 from .._words import counted, listed
@@ -103,6 +104,8 @@ def same(
         found = decided(Pair(sym, first, second, COMPONENT))
         said = "; no network was run: a copy that was folded, or whose streams were rotated, would look the same"
         return replace(found, reason=found.reason + said) if found.verdict == DIFFERENT else found
+    if sym is None:
+        a, b = unmasked(a), unmasked(b)
     with with_biases(a, b) as zeros:
         found = _as_they_are(a, b, example_inputs, sym, example_inputs_b)
         comparable = found.correspondence or not _replaced(tensors_of(a), tensors_of(b))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import copied
+from .._evaluation import copied, unmasked
 from .._examples import both_given
 from .._io.lazy import State
 from .._result import of_networks
@@ -48,7 +48,8 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
 
     First comes the element of the symmetry group that explains as much as possible (heads swapped, units permuted or
     scaled, gains folded into the next layer), the simplest by description length. Then, tensor by tensor, what remains
-    after undoing it: casts and integer grids, pruning, updates and their rank, replaced or frozen blocks.
+    after undoing it: casts and integer grids, pruning, updates and their rank, replaced or frozen blocks. Masks that
+    ``torch.nn.utils.prune`` left attached are applied first.
 
     Args:
         a: The network before: a module, or its tensors by name, which may be read lazily.
@@ -81,6 +82,8 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
         frozen: 1 block of 2 as before: 0
         changed: 1 tensor trained or edited: ...
     """  # noqa: DOC502
+    if sym is None:
+        a, b = unmasked(a), unmasked(b)
     with with_biases(a, b) as zeros:
         model = _reference(a, b)
         if sym is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._evaluation import check_module
+from .._evaluation import check_module, unmasked
 from .._io.lazy import State
 from .._result import Result, of_networks
 from .._words import columns, counted, listed
@@ -167,10 +167,11 @@ def lineage(
     if a is b:
         raise ValueError("b must be another network than a. Got one object twice: any network agrees with itself.")
 
-    networks = (a, *(_in_code_of(a, other, example_inputs) for other in (b, *independent)))
-    first, second, *others = map(tensors_of, networks)
+    a, *others = [unmasked(network) for network in (a, b, *independent)]
+    networks = (a, *(_in_code_of(a, other, example_inputs) for other in others))
+    first, second, *rest = map(tensors_of, networks)
     sym = symmetries(a, example_inputs)
-    found = lineage_of_states(sym, first, second, others, level)
+    found = lineage_of_states(sym, first, second, rest, level)
     if found.verdict == DERIVED:
         return found
     return lineage_folded(networks, example_inputs, sym, level) or found
@@ -233,7 +234,7 @@ def lineage_of_states(
         raise ValueError(f"level must be between 0 and 1. Got {level}.")
     if independent and len(independent) < FEWEST:
         raise ValueError(f"independent must hold at least {FEWEST} networks. Got {len(independent)}.")
-    a, b, *independent = map(on_host, (a, b, *independent))
+    a, b, *independent = (on_host(unmasked(state)) for state in (a, b, *independent))
     pair = compared(sym, a, b)
     found = pair.in_place()
     if len(found.tensors) < _COMMON * len(pair.names):

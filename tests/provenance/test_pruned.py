@@ -1,0 +1,54 @@
+"""Networks pruned by torch, with masks attached or made permanent, in modules and state dicts; and narrower ones."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+import intertwine as iw
+from intertwine.provenance import lineage_of_states
+
+X = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 8)).eval()
+
+
+def pruned(*, attached: bool) -> nn.Sequential:
+    model = network()
+    for k in (0, 2, 4):
+        prune.l1_unstructured(model[k], "weight", 0.5)
+        if not attached:
+            prune.remove(model[k], "weight")
+    return model
+
+
+def kinds(found: iw.Diff) -> set[str]:
+    return {finding.kind for finding in found.findings}
+
+
+def test_attached_masks_are_the_zeros_that_they_make():
+    a, masked, own = network(), pruned(attached=True), pruned(attached=False)
+    assert iw.same(masked, own, X).verdict == "the same network up to symmetry"
+    assert iw.diff(own, masked, X).same_function
+    assert iw.same(a, masked, X).residual == pytest.approx(iw.same(a, own, X).residual)
+    found = iw.lineage(masked, a, X)
+    assert (found.verdict, found.evidence) == ("derived", "exact")
+    assert prune.is_pruned(masked)  # the given one keeps its masks
+
+
+@pytest.mark.parametrize("form", ["module", "state"])
+def test_attached_masks_are_told_as_pruning(form):
+    a, b = network(), pruned(attached=True)
+    error = iw.diff(a, pruned(attached=False), X).output_error
+    found = iw.diff(a, b if form == "module" else b.state_dict(), X)
+    assert "pruned" in kinds(found) and {change.kind for change in found.tensors} == {"pruned", "equal"}
+    assert found.output_error == pytest.approx(error) and error > 0.1
+
+
+def test_lineage_of_states_sees_pruned_weights_not_those_under_the_masks():
+    a, b = network(), pruned(attached=True)
+    found = lineage_of_states(iw.symmetries(a, X), a.state_dict(), b.state_dict())
+    assert found.verdict == "derived" and "zero in b" in found.reason + found.summary()
