@@ -52,3 +52,17 @@ def test_lineage_of_states_sees_pruned_weights_not_those_under_the_masks():
     a, b = network(), pruned(attached=True)
     found = lineage_of_states(iw.symmetries(a, X), a.state_dict(), b.state_dict())
     assert found.verdict == "derived" and "zero in b" in found.reason + found.summary()
+
+
+def test_rows_of_removed_units_are_no_zeros():
+    a = network()
+    sym = iw.symmetries(a, X)
+    b = iw.prune_channels(sym, "0.weight[0]", range(12), a, X)
+    with torch.no_grad():
+        for parameter in b.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    found = iw.diff(a, b, X)
+    assert "narrowed" in kinds(found) and "sparser" not in kinds(found)
+    with torch.no_grad():  # zeros of its own still count
+        b[2].weight[:, ::2] = 0
+    assert next(change.zeros for change in iw.diff(a, b, X).tensors if change.name == "2.weight")[1] > 0.3

@@ -213,7 +213,8 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
 def resized(change: TensorChange, before: int, after: int) -> TensorChange:
     """The change of a tensor with given numbers of entries before and after, padded with zeros to one size."""
     if change.kind not in ("pruned", "filled"):
-        return change
+        left, right = (1 - count / change.numel for count in (before, after))  # of what pads, which are no entries
+        return replace(change, zeros=(change.zeros[0] - left, change.zeros[1] - right))
     kind, words, zeros, entries = (
         ("narrowed", "are gone with units", change.zeros, after)
         if change.kind == "pruned"
