@@ -1,5 +1,7 @@
 """Networks pruned by torch, with masks attached or made permanent, in modules and state dicts; and narrower ones."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -66,3 +68,18 @@ def test_rows_of_removed_units_are_no_zeros():
     with torch.no_grad():  # zeros of its own still count
         b[2].weight[:, ::2] = 0
     assert next(change.zeros for change in iw.diff(a, b, X).tensors if change.name == "2.weight")[1] > 0.3
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_float8_numbers_are_told_after_dequantisation_in_half_precision(half):
+    a = network()
+    a[0].weight.data *= 0.05  # the smallest lie below the normal numbers of float16
+    b = copy.deepcopy(a)
+    for module in b:
+        if isinstance(module, nn.Linear):
+            scale = module.weight.data.abs().amax(1, keepdim=True) / 448
+            level = (module.weight.data / scale).to(torch.float8_e4m3fn).float()
+            module.weight.data = (level * scale).to(half).float()
+    found = iw.diff(a, b, X)
+    rows = {change.kind for change in found.tensors if change.name.endswith("weight")}
+    assert rows == {"quantised"} and any("float8_e4m3fn" in f.text for f in found.findings)

@@ -78,7 +78,8 @@ def _on_float8(x: Tensor, y: Tensor, format_: torch.dtype) -> bool:
     format_of = torch.finfo(format_)
     scale = (y.abs().amax(1, keepdim=True) / format_of.max).clamp_min(torch.finfo(y.dtype).tiny)
     level = (y / scale).clamp(format_of.min, format_of.max)
-    on = (level.to(format_).to(y.dtype) - level).abs() <= _EQUAL * level.abs()
+    cast, least = _cast_to(y)  # moved the value, and the largest, which gives the scale
+    on = (level.to(format_).to(y.dtype) - level).abs() <= (_EQUAL + cast) * level.abs() + least / scale
     step = format_of.eps * level.abs().clamp_min(format_of.smallest_normal) * scale
     return bool(on.all()) and bool(((x - y).abs() <= _HALF * step).all())
 
@@ -88,13 +89,19 @@ def _on_grid(x: Tensor, y: Tensor) -> str:
     low, high = y.amin(1), y.amax(1)
     gaps = y.sort(1).values.diff(dim=1)
     smallest = torch.where(gaps > 0, gaps, torch.inf).amin(1)
-    cast = next((torch.finfo(format_).eps for format_ in _CAST if y.to(format_).to(y.dtype).equal(y)), 0.0)
+    cast, _ = _cast_to(y)
     # what lies at an end of its piece may have been cut off there, from further out
     ends = ((y == low[:, None]) & (x < y)) | ((y == high[:, None]) & (x > y))
     for bits in _BITS:
         if (far := _levels(x, y, bits, smallest, ends, cast)) is not None:
             return f"int{bits}{' with a zero point' * far}"
     return ""
+
+
+def _cast_to(y: Tensor) -> tuple[float, float]:
+    """Spacing of the half-precision numbers to which ``y`` was cast, as a share and the least; zeros if to none."""
+    formats = (torch.finfo(format_) for format_ in _CAST if y.to(format_).to(y.dtype).equal(y))
+    return next(((of.eps, of.eps * of.smallest_normal) for of in formats), (0.0, 0.0))
 
 
 def _levels(x: Tensor, y: Tensor, bits: int, smallest: Tensor, ends: Tensor, cast: float) -> bool | None:
