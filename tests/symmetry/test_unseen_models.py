@@ -512,6 +512,17 @@ def test_functions_of_several_numbers_let_through_what_their_laws_say(name):
     assert (group.scales * group.n if group is not None else 0) == dim
 
 
+def test_the_sign_of_zero_is_not_taken_from_a_unit():
+    make = lambda: Made(
+        lambda s, x: s.out(torch.copysign(s.a(x), F.linear(x.relu(), s.b))), a=Linear(6, 5), b=(5, 6), out=Linear(5, 2)
+    )
+    model, inputs = built(make, 6)
+    sym, zeros = symmetries(model, inputs(3, 1)), -inputs(3, 1).abs()
+    for seed in range(3):
+        moved = sym.act(sym.random(seed, kinds={"sign"}), model)
+        assert torch.equal(model(zeros), moved(zeros))
+
+
 MATRICES: dict[str, tuple[int, Callable[[Made, Tensor], Tensor]]] = {  # of u (4, 5) and v (5, 4), the dimension
     "trace": (25 + 16 - 1, lambda s, x: torch.trace(s.u @ s.v) * x),
     "sum_of_the_diagonal": (25 + 16 - 1, lambda s, x: (s.u @ s.v).diagonal().sum() * x),

@@ -231,10 +231,13 @@ def clamp(engine: Engine, call: Call) -> Value:
 
 
 _FACTORS: dict[str, tuple[tuple[Any, int], tuple[Any, int]]] = {
-    "aten::copysign": ((1, -1), (0, 1)), "aten::xlogy": ((1, 1), (None, 0)),
+    "aten::copysign": ((1, -1), (0, 0)), "aten::xlogy": ((1, 1), (None, 0)),
     **dict.fromkeys(aten("softshrink_backward hardshrink_backward"), ((1, 1), (None, -1))),
 }  # fmt: skip
-"""Degree and parity of both factors, as in ``copysign``, ``x log y``, or ``g f'(x)`` for an odd ``f``."""
+"""Degree and parity of both factors, as in ``copysign``, ``x log y``, or ``g f'(x)`` for an odd ``f``.
+
+``copysign(x, 0) = |x|``, so it is not odd in what the sign is taken from.
+"""
 
 
 @register_rule(*_FACTORS)
