@@ -91,6 +91,22 @@ def test_networks_are_aligned_where_they_are(method):
     assert found.after == pytest.approx(here.after, abs=1e-4)
 
 
+def test_networks_are_folded_where_they_are():
+    def made():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(12, 8), nn.LayerNorm(8), nn.Linear(8, 3, bias=False))
+        nn.init.normal_(net[1].weight, 1.0, 0.1)
+        nn.init.normal_(net[1].bias, 0.0, 0.1)
+        return net
+
+    x = X[:8, 0, 0]
+    here = iw.fold(made(), x).model.state_dict()
+    with other_device():
+        found = dict(iw.fold(moved(made()), There(x)).model.named_parameters())
+    assert all(isinstance(p.data, There) for p in found.values())
+    torch.testing.assert_close({name: p.data.value for name, p in found.items()}, dict(here))
+
+
 def test_what_is_not_the_same_is_told_where_it_is_and_inputs_are_not_moved_in_silence():
     a, b = there(0, 1)
     with other_device():

@@ -57,8 +57,8 @@ class Rewriter:
         self.reread()
 
     def reread(self) -> None:
-        """Start again from the copy's changed weights; the program does not depend on the weights."""
-        state = {name: t.detach().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
+        """Start again from the copy's changed weights, on the host; the program does not depend on the weights."""
+        state = {name: t.detach().cpu().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
         self.graph = Graph(self.program, {n: t.clone() for n, t in state.items() if n in self.program.states})
         self.new: dict[str, Tensor] = {}
 
