@@ -91,6 +91,15 @@ def test_networks_are_aligned_where_they_are(method):
     assert found.after == pytest.approx(here.after, abs=1e-4)
 
 
+def test_a_barrier_takes_batches_of_the_host():
+    batches = [(X[:32], torch.arange(32) % 5)]
+    ready = lambda: [nn.Sequential(net(seed), nn.Flatten(), nn.Linear(150, 5)) for seed in (0, 1)]
+    here = iw.barrier(*ready(), batches, points=3)
+    with other_device():
+        found = iw.barrier(*map(moved, ready()), batches, points=3)
+    assert [found.before, found.after] == pytest.approx([here.before, here.after], abs=1e-4)
+
+
 def test_networks_are_folded_where_they_are():
     def made():
         torch.manual_seed(0)

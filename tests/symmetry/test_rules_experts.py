@@ -246,6 +246,26 @@ def test_copies_have_no_numbers_of_their_own(spread):
     prove(Made(run, a=nn.Linear(3, 4), b=nn.Linear(8, 2)).double(), tokens(0), range(4), 1e-11, tokens)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda h: h.unflatten(-1, (2, 5))[..., 0, :],
+        lambda h: h.unflatten(-1, (5, 2)).unbind(-1)[1],
+        lambda h: h.view(-1, 2, 5).transpose(0, 1)[1],
+        lambda h: torch.stack(h.chunk(2, -1))[0],
+        lambda h: torch.stack(h.chunk(2, -1), -2).flatten(-2)[..., :5],
+    ],
+)
+def test_places_of_units_in_a_part_of_a_stack(part):
+    def run(m, x):
+        h = part(m.a(x))
+        return m.b(F.one_hot(h.argmax(-1), 5) * h)
+
+    model = Made(run, a=nn.Linear(3, 10), b=nn.Linear(5, 2)).double()
+    sym = prove(model, tokens(0), range(4), 1e-11, tokens)
+    assert any(s.group.permutes and s.size == 5 for s in sym.spaces)
+
+
 # numbers of units in an order, or written beside other units
 ORDERED = {
     "ranks": lambda h, g, w: h.argsort(-1).argsort(-1).double(),

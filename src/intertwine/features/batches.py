@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._examples import run
-from .._nested import tensors_in, with_items
+from .._nested import map_tensors, tensors_in, with_items
 from .._random import Stream
 
 _LABELS = ("labels", "label")  # left out of keyword batches: given them, models compute losses that nobody asked for
@@ -38,9 +38,12 @@ def labels_in(batch: Any) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
-def example(batch: Any, examples: int) -> Any:
-    """The inputs of ``batch`` cut to its first examples: a dict, a tuple of several positional ones, or one value."""
-    return _first(_inputs(batch), examples, size(batch))
+def example(batch: Any, examples: int, device: torch.device | None = None) -> Any:
+    """The inputs of ``batch`` cut to its first examples: a dict, a tuple of several positional ones, or one value.
+
+    Their tensors are put on ``device`` (``None``: left where they are).
+    """
+    return map_tensors(_first(_inputs(batch), examples, size(batch)), lambda x: x.to(device or x.device))
 
 
 def head(batch: Any, examples: int) -> Any:

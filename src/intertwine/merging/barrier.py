@@ -12,7 +12,7 @@ from .._evaluation import copied, in_usual_mode
 from .._progress import track
 from .._result import of_networks
 from .._words import check_whole
-from ..features.batches import check_repeatable, example, peek
+from ..features.batches import check_repeatable, device_of, example, peek
 from ..features.evaluate import Loss, Score, evaluate
 from ..matching.align import align
 from ..matching.coordinates.networks import check_matching
@@ -152,7 +152,9 @@ def barriers(
     first, _ = peek(loader)
     evaluate(models[chosen[0][0]], [first], options.loss)  # refuses data without labels before long work
     calibration = loader if options.calibration is None else options.calibration
-    inputs = example(first, 2) if options.example_inputs is None else options.example_inputs
+    inputs = options.example_inputs
+    if inputs is None:
+        inputs = example(first, 2, device_of(models[chosen[0][0]]))
     joined = []
     for (i, j), alignment in zip(chosen, given):
         carry = carrier_of(models[i], models[j], inputs)

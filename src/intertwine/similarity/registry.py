@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._nested import map_tensors
 from .._words import near
 from ..errors import CaptureError
 from ..features import Point
@@ -99,9 +98,8 @@ _CHANNELS = 2  # number on which kinds of groups are compared: any number but 1,
 def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple[str, ...], str]:
     """Groups that may move each layer's features, by name, empty where unknown; and why a capture failed."""
     model, device = unwrap(model), batching.device_of(model)
-    inputs = map_tensors(batching.example(batch, 2), lambda x: x.to(device or x.device))
     try:
-        sym = symmetries(model, inputs)
+        sym = symmetries(model, batching.example(batch, 2, device))
     except CaptureError as error:
         return ("",) * len(points), str(error)
     return tuple(_kind(sym, point) for point in points), ""

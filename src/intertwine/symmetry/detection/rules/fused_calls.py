@@ -148,12 +148,14 @@ def _unstacked(program: Program, call: Call, made: Mapping[int, Call]) -> Call:
     old, new = (program.values[one.made[0].id].shape for one in (stack, call))
     dim, tensors = stack.args["dim"] % len(old), stack.args["tensors"]
     if call.op == "aten::select" and call.args["dim"] % len(old) == dim:
-        return replace(call, op="aten::alias", args={"self": tensors[call.args["index"]]})
+        picked = tensors[call.args["index"]]
+        return replace(call, op="aten::alias", func=torch.ops.aten.alias.default, args={"self": picked})
     merged = lambda d: (*old[:d], old[d] * old[d + 1], *old[d + 2 :])
     fits = [d for d in (dim, dim - 1) if 0 <= d < len(old) - 1 and new == merged(d)]
     if call.op in PARTS or len(fits) != 1 or min(old[fits[0] : fits[0] + 2]) < 2:
         return call
-    return replace(call, op="aten::cat" if fits[0] == dim else IN_TURN, args={"tensors": tensors, "dim": fits[0]})
+    op, func = ("aten::cat", torch.ops.aten.cat.default) if fits[0] == dim else (IN_TURN, None)
+    return replace(call, op=op, func=func, args={"tensors": tensors, "dim": fits[0]})
 
 
 def _part(program: Program, call: Call, made: Mapping[int, Call]) -> Call:

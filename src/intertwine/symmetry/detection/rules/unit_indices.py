@@ -111,7 +111,7 @@ def origins(engine: Engine, axes: Sequence[Axis], via: Iterable[Pick]) -> list[A
 # sums, products and functions that make two numbers equal only if they were equal before
 _TOLD = operations.SOFTMAXES | aten(
     "add sub mul div neg pow sum mean mm bmm addmm baddbmm linear linalg_vector_norm _cdist_forward _euclidean_dist "
-    "cdist sigmoid exp log softplus sqrt _safe_softmax _log_softmax topk sort max amax"
+    "cdist sigmoid exp log softplus sqrt _safe_softmax _log_softmax topk sort max amax cat"
 )
 _EQUAL = 1e-13  # relative difference of numbers that differ by rounding
 # operations that can set a whole row to zero, so that every unit without a bias gives zero
@@ -156,9 +156,12 @@ def _drawn(engine: Engine, ref: Ref, made: Collection[int], count: int = 0) -> T
         return numbers * spread if value.dtype.is_floating_point else None
     if call.op == "aten::masked_fill":
         return _drawn(engine, call.args["self"], made) if _never_chosen(engine, call, count) else None
+    if call.op == "intertwine::part" and (source := _drawn(engine, call.args["self"], made)) is not None:
+        _, view, offset = call.args["shown"]
+        return source.contiguous().as_strided([n for n, _ in view], [step for _, step in view], offset)
     told = call.op in _TOLD | _SAME or getattr(call.func, "is_view", False)
     whole = call.args.get("rounding_mode") or (call.op == "aten::max" and isinstance(call.args.get("other"), Ref))
-    if not told or whole or ref != call.outputs[0]:
+    if not told or whole or ref != call.outputs[0] or call.op.startswith("intertwine::"):
         return None
     given = {r.id: _drawn(engine, r, made, count if call.op in _SAME else 0) for r in dict.fromkeys(call.inputs)}
     known = {number: x for number, x in given.items() if x is not None}
