@@ -27,6 +27,16 @@ def check_whole(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a whole number. Got {value!r}.")
 
 
+def check_share(name: str, value: float) -> None:
+    """Refuse a level or a confidence that is not strictly between 0 and 1.
+
+    Raises:
+        ValueError: If it is not, such as 95 for 95 %.
+    """
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must lie between 0 and 1. Got {value}.")
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun, in the singular if the number is one.
 

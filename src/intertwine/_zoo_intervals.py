@@ -6,7 +6,7 @@ from math import isfinite, sqrt
 
 import numpy as np
 
-from ._words import counted
+from ._words import check_share, counted
 
 __all__ = ["PairInterval", "left_out", "pair_interval"]
 
@@ -121,8 +121,7 @@ def left_out(pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float]
 def _check(pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float], confidence: float) -> None:
     if len(pairs) != len(values):
         raise ValueError(f"values must be one for each pair. Got {len(values)} values for {len(pairs)} pairs.")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1. Got {confidence}.")
+    check_share("confidence", confidence)
     for value in values:
         if not isfinite(value):
             raise ValueError(f"values must be finite. Got {value}. Leave out pairs that failed, and say how many.")

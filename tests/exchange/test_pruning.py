@@ -245,11 +245,19 @@ def test_examples_of_zeros_prove_nothing_by_themselves():
     assert iw.exchange.prune_channels(sym, sym.spaces[0].name, range(4), plain, x)[0].out_features == 4
 
 
-def test_a_mask_of_units_is_refused():
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        (torch.tensor([True, False]), r"Got a mask: pass mask.nonzero\(\)"),
+        ([True, False], r"Got a mask: pass mask.nonzero\(\)"),
+        ([0.7], r"keep must hold the numbers of units. Got \[0.69"),
+    ],
+)
+def test_what_are_no_numbers_of_units_is_refused(keep, said):
     model, x = nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 3)), torch.randn(4, 6)
     sym = iw.symmetries(model, x)
-    with pytest.raises(ValueError, match=r"Got a mask: pass mask.nonzero\(\)"):
-        iw.exchange.prune_channels(sym, sym.spaces[0].name, torch.tensor([True, False]), model, x)
+    with pytest.raises(ValueError, match=said):
+        iw.exchange.prune_channels(sym, sym.spaces[0].name, keep, model, x)
 
 
 @pytest.mark.parametrize("wrap", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])

@@ -102,7 +102,9 @@ def test_tensor_concepts_are_checked():
     with pytest.raises(DataError, match=r"Got -2"):
         TensorConcepts(images, torch.full((2, 4, 4), -2), ["a", "b"])[0]
     with pytest.raises(DataError, match=r"must be \(3, H, W\) in uint8"):
-        TensorConcepts(images.float(), torch.zeros(2, 4, 4), ["a"])[0]
+        TensorConcepts(images.float(), torch.zeros(2, 4, 4).long(), ["a"])[0]
+    with pytest.raises(DataError, match=r"labels must be whole numbers. Got torch.float32"):
+        TensorConcepts(images, torch.zeros(2, 4, 4), ["a"])
     with pytest.raises(DataError, match=r"labels must be given for all 2 images"):
         TensorConcepts(images, torch.zeros(3, 4, 4), ["a"])
     with pytest.raises(DataError, match=r"must hold images and concepts"):

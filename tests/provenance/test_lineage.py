@@ -117,7 +117,7 @@ def test_sharded_checkpoints_are_read_tensor_by_tensor(tmp_path):
 def test_the_verdict_takes_the_level():
     a, b = net(0), net(1)
     assert iw.lineage(a, b, X, level=0.9999).verdict == "derived"
-    with pytest.raises(ValueError, match=r"level must be between 0 and 1. Got 2"):
+    with pytest.raises(ValueError, match=r"level must lie between 0 and 1. Got 2"):
         iw.lineage(a, b, X, level=2)
 
 

@@ -102,7 +102,7 @@ def test_untested_pairs_count_among_all():
 def test_bad_input():
     with pytest.raises(ValueError, match=r"models must hold at least two networks\. Got 1"):
         iw.lineage_tree({"a": net(0)}, X)
-    with pytest.raises(ValueError, match="rate must be between 0 and 1"):
+    with pytest.raises(ValueError, match="rate must lie between 0 and 1"):
         iw.lineage_tree({"a": net(0), "b": net(1)}, X, rate=0)
     broken = net(1)
     broken[0].weight.data[0, 0] = torch.nan

@@ -198,6 +198,8 @@ def test_a_study_survives_a_file_and_pairs_are_joined(pair, tmp_path):
 def test_intervals_say_what_they_resample(pair):
     one = stitch(*pair, "2", ["full"], loader=data(), method="direct")
     assert one.table()["over"].tolist() == ["examples"]
+    with pytest.raises(ValueError, match=r"confidence must lie between 0 and 1. Got 95"):
+        one.table(95)
     low, high = one.stitchings[0].interval()
     assert low <= one.stitchings[0].penalty <= high
     seeds = stitch(

@@ -184,6 +184,8 @@ class TensorConcepts(ConceptSet):
         whole = torch.empty(n, 0, dtype=torch.long) if image_labels is None else image_labels
         if labels.shape[0] != n or whole.shape[0] != n:
             raise DataError(f"labels must be given for all {n} images. Got {labels.shape[0]} and {whole.shape[0]}.")
+        if labels.is_floating_point() or whole.is_floating_point():
+            raise DataError(f"labels must be whole numbers. Got {labels.dtype} and {whole.dtype}.")
         self.name, self.planes, self.whole = name, labels.shape[1], whole.shape[1]
         self.concepts = tuple(Concept(c, "concept") if isinstance(c, str) else c for c in concepts)
         self._images, self._labels, self._whole = images, labels, whole

@@ -139,9 +139,11 @@ def _told(x: Tensor) -> Tensor:
 
 def _checked(sym: Symmetry, spaces: list[str], keep: Iterable[int] | Tensor) -> list[int]:
     """The checked units, sorted."""
-    if isinstance(keep, Tensor) and keep.dtype == torch.bool:
-        raise ValueError("keep must hold the numbers of units. Got a mask: pass mask.nonzero()[:, 0].")
-    units = sorted(int(k) for k in keep)
+    numbers = torch.as_tensor([*keep]).flatten()
+    if len(numbers) and (numbers.dtype == torch.bool or numbers.is_floating_point()):
+        kind = "a mask: pass mask.nonzero()[:, 0]" if numbers.dtype == torch.bool else f"{numbers.tolist()[:3]}"
+        raise ValueError(f"keep must hold the numbers of units. Got {kind}.")
+    units = sorted(numbers.tolist())
     if not spaces:
         raise ValueError("space must name at least one space. Got none.")
     for space in spaces:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .._evaluation import check_module, unmasked
 from .._io.lazy import State
 from .._result import Result, of_networks
-from .._words import columns, counted, listed
+from .._words import check_share, columns, counted, listed
 from ..matching.coordinates.networks import gauge_of
 from ..matching.correspondence.correspond import carrier_of
 from ..matching.judgement.verdict import RELATED, SAME, Match
@@ -230,8 +230,7 @@ def lineage_of_states(
         ValueError: If they differ in architecture; if a tensor is quantised or holds NaN or infinity; or if
             ``independent`` holds too few networks, or one that is not independent.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1. Got {level}.")
+    check_share("level", level)
     if independent and len(independent) < FEWEST:
         raise ValueError(f"independent must hold at least {FEWEST} networks. Got {len(independent)}.")
     a, b, *independent = (on_host(unmasked(state)) for state in (a, b, *independent))

@@ -15,7 +15,7 @@ from .._io.lazy import State
 from .._nested import by_key
 from .._progress import track
 from .._result import Result
-from .._words import counted, first_line
+from .._words import check_share, counted, first_line
 from ..matching.judgement.verdict import SAME, Match
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.action import tensors_of
@@ -184,8 +184,7 @@ def tree_of_states(
     """
     if len(states) < 2:
         raise ValueError(f"states must hold at least two networks. Got {len(states)}.")
-    if not 0 < rate < 1:
-        raise ValueError(f"rate must be between 0 and 1. Got {rate}.")
+    check_share("rate", rate)
     states = {name: (sym, on_host(state)) for name, (sym, state) in states.items()}
     sketches, refused = dict[str, dict[str, Tensor]](), dict[str, ValueError]()
     for name, (sym, state) in track([*states.items()], "reading"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import check_module
-from .._words import check_whole
+from .._words import check_share, check_whole
 from .._zoo_intervals import student_t
 from ._features import check_same_examples
 from .base import Measure
@@ -243,8 +243,7 @@ def interval(
     Raises:
         ValueError: If ``confidence`` is not inside 0 to 1, or there are fewer than 2 half-samples.
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1. Got {confidence}.")
+    check_share("confidence", confidence)
     draws = len(halves)
     if draws < 2:
         raise ValueError(f"halves must hold at least 2 scores: one has no spread. Got {draws}.")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._result import APART, UNSAVED, Result
-from .._words import columns, counted
+from .._words import check_share, columns, counted
 from .._zoo_intervals import pair_interval
 from ..groups.capacity import log_count
 from .layer import Fixed
@@ -138,6 +138,7 @@ class Stitching(Result):
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Normal interval of the penalty over *examples*: for another test set, with the same two models."""
+        check_share("confidence", confidence)
         half = NormalDist().inv_cdf((1 + confidence) / 2) * self.error
         return self.penalty - half, self.penalty + half
 
@@ -270,6 +271,7 @@ class StitchingStudy(Result):
         """
         import pandas as pd
 
+        check_share("confidence", confidence)
         rows = []
         for (layer, family, method), found in self._groups.items():
             mean = fmean(s.penalty for s in found)
