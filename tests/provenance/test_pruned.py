@@ -56,6 +56,16 @@ def test_lineage_of_states_sees_pruned_weights_not_those_under_the_masks():
     assert found.verdict == "derived" and "zero in b" in found.reason + found.summary()
 
 
+def test_a_tree_sees_pruned_weights_beside_others():
+    torch.manual_seed(1)
+    other = copy.deepcopy(network())
+    for module in other:
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()
+    found = iw.lineage_tree({"masked": pruned(attached=True), "whole": network(), "other": other}, X)
+    assert {*found.families[0]} == {"masked", "whole"} and found.families[1] == ("other",)
+
+
 def test_rows_of_removed_units_are_no_zeros():
     a = network()
     sym = iw.symmetries(a, X)

@@ -128,8 +128,8 @@ def check_input(model: nn.Module, x: Tensor) -> None:
     check_module(model)
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(
-            f"x must be a floating-point tensor. Got {getattr(x, 'dtype', type(x).__name__)}. Paths begin at numbers: "
-            "networks of tokens have none, and attention and layer norms no gates."
+            f"x must be one floating-point tensor. Got {getattr(x, 'dtype', type(x).__name__)}. Paths begin at the "
+            "numbers of one input: networks of tokens have none, and attention and layer norms no gates."
         )
     if x.dim() < 2 or x.numel() == 0:
         raise ValueError(f"x must have shape (N, C, *S) with at least one example. Got shape {tuple(x.shape)}.")

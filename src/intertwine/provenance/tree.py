@@ -10,7 +10,7 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import in_usual_mode
+from .._evaluation import in_usual_mode, unmasked
 from .._io.lazy import State
 from .._nested import by_key
 from .._progress import track
@@ -162,6 +162,7 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
     """
     if len(models) < 2:
         raise ValueError(f"models must hold at least two networks. Got {len(models)}.")
+    models = {name: unmasked(model) for name, model in models.items()}
     sym = symmetries(next(iter(models.values())), example_inputs)
     folded = lambda names: in_one_gauge({name: models[name] for name in names}, example_inputs)
     return tree_of_states({name: (sym, tensors_of(model)) for name, model in models.items()}, rate, folded)
@@ -185,7 +186,7 @@ def tree_of_states(
     if len(states) < 2:
         raise ValueError(f"states must hold at least two networks. Got {len(states)}.")
     check_share("rate", rate)
-    states = {name: (sym, on_host(state)) for name, (sym, state) in states.items()}
+    states = {name: (sym, on_host(unmasked(state))) for name, (sym, state) in states.items()}
     sketches, refused = dict[str, dict[str, Tensor]](), dict[str, ValueError]()
     for name, (sym, state) in track([*states.items()], "reading"):
         try:
