@@ -99,6 +99,8 @@ def test_bad_arguments():
         iw.gates.neural_path_kernel(model, x, torch.randn(2, 3).double())
     with pytest.raises(ValueError, match="output must be one of"):
         iw.gates.neural_path_kernel(model, x, output=7)
+    with pytest.raises(ValueError, match=r"batch_size must be at least 1. Got 0"):
+        iw.gates.gate_patterns(model, x, batch_size=0)
 
 
 def test_a_kernel_that_memory_cannot_hold_is_refused_before_anything_runs():

@@ -535,6 +535,8 @@ def test_state_of_other_settings_is_refused(digits, tmp_path):
     out = tmp_path / "a.safetensors"
     with pytest.raises(RuntimeError, match="must stay finite"):
         train(_Fails(5), digits, QUICK, out=out, progress=False)
+    with pytest.raises(ValueError, match=r"seed must be a whole number from 0. Got -1"):
+        train(_Fails(5), digits, QUICK, seed=-1, out=out, progress=False)
     with pytest.raises(CheckpointError, match=r"of the same run. Got .*seed: 0, now 1\). Remove it"):
         train(_Fails(5), digits, QUICK, seed=1, out=out, progress=False)
     state_path(out).write_bytes(state_path(out).read_bytes()[:500])

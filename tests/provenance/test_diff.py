@@ -348,6 +348,38 @@ def _about_zero(w, group, most=7):
     return ((t / step).round() * step).reshape(w.shape)
 
 
+NF4 = torch.tensor(  # Dettmers et al., QLoRA, appendix E
+    [-1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0,
+     0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0]
+)  # fmt: skip
+FP4 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6])
+FP4 = torch.cat([-FP4[1:].flip(0), FP4])
+
+
+def _by_book(t, scale, book):
+    """Each entry ``(G, n)`` as the nearest number of a book, times the scale of its group ``(G, 1)``."""
+    return book[((t / scale)[..., None] - book).abs().argmin(-1)] * scale
+
+
+def _normal_floats(w):
+    t = w.reshape(-1, 64)
+    largest = t.abs().amax(1, keepdim=True)
+    mean = largest.mean()
+    step = (largest - mean).abs().max() / 127  # scales are quantised too
+    return _by_book(t, ((largest - mean) / step).round() * step + mean, NF4).reshape(w.shape)
+
+
+def _micro_scaled(w):  # a power of two for 32 entries: MXFP4
+    t = w.reshape(-1, 32)
+    return _by_book(t, 2 ** (t.abs().amax(1, keepdim=True).log2().floor() - 2), FP4).reshape(w.shape)
+
+
+def _blocks_of_float8(w):
+    t = w.reshape(len(w) // 128, 128, -1, 128)
+    scale = t.abs().amax((1, 3), keepdim=True) / 448
+    return ((t / scale).to(torch.float8_e4m3fn).float() * scale).reshape(w.shape)
+
+
 def _two_of_four(w):
     t = w.reshape(-1, 4)
     return t.scatter(1, t.abs().argsort(1)[:, :2], 0.0).reshape(w.shape)
@@ -362,18 +394,26 @@ def _two_of_four(w):
         (lambda w: _about_zero(w, 32).bfloat16(), "quantised", "int4, one step for 32 entries"),
         (lambda w: _with_zero_points(w, 32).half(), "quantised", "int4 with a zero point, one step for 32 entries"),
         (lambda w: _about_zero(w, 64, 127).half(), "quantised", "int8, one step for 64 entries"),
+        (lambda w: _about_zero(w, w.shape[1], 127).bfloat16(), "quantised", "int8, one step for each row"),
+        (_normal_floats, "quantised", "nf4, one scale for 64 entries"),
+        (lambda w: _normal_floats(w).bfloat16(), "quantised", "nf4, one scale for 64 entries"),
+        (_micro_scaled, "quantised", "fp4, one scale for 32 entries"),
+        (lambda w: _micro_scaled(w).half(), "quantised", "fp4, one scale for 32 entries"),
+        (_blocks_of_float8, "quantised", "float8_e4m3fn, one scale for 128 x 128 entries"),
+        (lambda w: _blocks_of_float8(w).bfloat16(), "quantised", "float8_e4m3fn, one scale for 128 x 128 entries"),
         (_two_of_four, "pruned", "50.0% of the weights of 2 tensors set to zero (#.weight), 2:4, two of every four"),
     ],
-    ids=["asymmetric 32", "asymmetric 64", "symmetric 32", "bfloat16", "asymmetric float16", "int8 float16", "2:4"],
 )
 def test_grids_with_zero_points_and_two_of_four_have_words_of_their_own(change, kind, said):
     torch.manual_seed(0)
-    a = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128))
+    a = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 128))
+    for layer in (a[0], a[2]):
+        nn.init.normal_(layer.weight, std=0.05)
     b = copy.deepcopy(a)
     with torch.no_grad():
         for layer in (b[0], b[2]):
             layer.weight.copy_(change(layer.weight))
-    (found,) = iw.diff(a, b, torch.randn(4, 128)).findings
+    (found,) = iw.diff(a, b, torch.randn(4, 256)).findings
     assert found.kind == kind and said in found.text, found.text
 
 

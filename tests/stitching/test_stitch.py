@@ -264,6 +264,8 @@ def test_bad_input_is_refused_before_any_work(pair, change, message):
 def test_unknown_starts_are_refused():
     with pytest.raises(ValueError, match='start must be "direct" or "random"'):
         StitchOptions(start="warm")
+    with pytest.raises(ValueError, match=r'alpha must be a number or "cv". Got .CV.'):
+        StitchOptions(settings={"alpha": "CV"})
 
 
 def test_weights_that_are_not_finite(pair):

@@ -45,7 +45,7 @@ def gate_patterns(
         pooling the flat position within the channel that each output took.
 
     Raises:
-        ValueError: If ``others`` is none of the three.
+        ValueError: If ``others`` is none of the three, or ``batch_size`` below 1.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
@@ -75,7 +75,12 @@ def observe(
     """Gates of all examples, one tensor per gate of ``program``; for a gated network, those that its values use.
 
     With ``ratio``, activations that are not gates give ``act(q) / q``.
+
+    Raises:
+        ValueError: If ``batch_size`` is below 1.
     """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1. Got {batch_size}.")
     if isinstance(model, GatedNetwork):
         return _gates_of(model, program, x, batch_size)
     reader = capture_dynamic(model, x)

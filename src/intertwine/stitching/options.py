@@ -78,7 +78,7 @@ class StitchOptions:
         progress: Whether to show progress.
 
     Raises:
-        ValueError: If ``start`` is unknown.
+        ValueError: If ``start`` is unknown, or alpha is text other than ``"cv"``.
     """
 
     skip: Skip = "a"
@@ -94,3 +94,5 @@ class StitchOptions:
     def __post_init__(self) -> None:
         if self.start not in ("direct", "random"):
             raise ValueError(f'start must be "direct" or "random". Got {self.start!r}.')
+        if isinstance(alpha := self.settings.get("alpha"), str) and alpha != "cv":
+            raise ValueError(f'alpha must be a number or "cv". Got {alpha!r}.')

@@ -80,6 +80,8 @@ def train(
     path = None if out is None else Path(out)
     if path and path.suffix != ".safetensors":
         raise ValueError(f"out must end in .safetensors. Got {str(path)!r}.")
+    if seed < 0:
+        raise ValueError(f"seed must be a whole number from 0. Got {seed}.")
     if path:
         check_writable(path, "out")
     with threads(recipe.threads):

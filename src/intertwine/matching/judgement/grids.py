@@ -1,4 +1,4 @@
-"""Grids to which weights were rounded: scaled integers, float8 numbers; and zeros in a pattern."""
+"""Grids to which weights were rounded: scaled integers, 8-bit and 4-bit numbers; and zeros in a pattern."""
 
 from collections.abc import Callable, Collection
 
@@ -21,11 +21,26 @@ _BEYOND = 0.4  # of a step: how far a level lies beyond those of signed integers
 _CUT = 3.0  # of a step: how far what lies beyond the last level is moved to it
 _MISSED = 3  # steps between neighbouring levels that are taken
 _GROUPS = (128, 64, 32, 16)  # entries that share a step, where rows do not
+_SQUARE = 128  # rows and columns of blocks that share a scale
 _MOST = 1 << 18  # entries that are looked at
 _FEW = 8  # pieces that are looked at first
 SPARSE = "2:4, two of every four neighbours in a row"
 _EXACTLY = 0.9  # share of groups of four with exactly two zeros; more may occur by chance or from before
 _SHARED, _ENTRIES = 8, 64  # entries per step, and in total, below which any values might fit
+
+_POSITIVE = {"nf4": (0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.562617, 0.7229568, 1.0),
+             "fp4": (0.5, 1, 1.5, 2, 3, 4, 6)}  # fmt: skip
+_NEGATIVE = {"nf4": (0.09105, 0.1847734, 0.2844414, 0.3949175, 0.525073, 0.6961928, 1.0), "fp4": _POSITIVE["fp4"]}
+
+
+def _books() -> dict[str, Tensor]:
+    """The numbers, in order, of formats that have few: float8, float4 (E2M1) and NormalFloat (QLoRA, appendix E)."""
+    found = {name: (*(-x for x in reversed(_NEGATIVE[name])), 0.0, *_POSITIVE[name]) for name in _POSITIVE}
+    books = {name: torch.tensor(numbers) for name, numbers in found.items()}
+    for format_ in _FLOAT8:
+        every = torch.arange(256, dtype=torch.uint8).view(format_).float()
+        books[dtype_name(format_)] = every[every.isfinite()].unique()
+    return books
 
 
 def quantised(sym: Symmetry, states: tuple[State, State], g: Transformation, names: Collection[str]) -> list[str]:
@@ -45,43 +60,61 @@ def quantised(sym: Symmetry, states: tuple[State, State], g: Transformation, nam
 def grid(x: Tensor, y: Tensor) -> str:
     """The grid on which ``y`` lies and to which ``x`` was rounded, in words; empty if there is none.
 
-    Steps and scales are the largest absolute value, or the range, divided by the largest integer or float8 number; for
-    the whole tensor, each row, each column, or groups of entries along rows. Float8 may have no scale.
+    Steps and scales are the largest absolute value, or the range, divided by the largest integer or number of a format;
+    for the whole tensor, each row, each column, groups of entries along rows, or blocks. Float8 may have no scale.
     """
     for format_ in _FLOAT8:
         if torch.equal(x.to(format_).to(y.dtype), y):
             return dtype_name(format_)
     if y.ndim < 2:
         return ""
-    before, after = x.flatten(1), y.flatten(1)
+    before, after, books = x.flatten(1), y.flatten(1), _books()
+    for words, view in _views(*after.shape).items():
+        first = max(1, _MOST // view(after).shape[1])
+        left, right = view(before)[:first], view(after)[:first]
+        whole = right.shape[1] >= _SHARED and right.numel() >= _ENTRIES
+        if whole and (integers := _on_grid(left[:_FEW], right[:_FEW]) and _on_grid(left, right)):
+            return f"{integers}, one step {words}"
+        largest = right.abs().amax(1, keepdim=True)
+        for name, book in books.items() if right.numel() >= _ENTRIES else ():
+            some = left[:_FEW, :_ENTRIES], right[:_FEW, :_ENTRIES], largest[:_FEW]  # nearly always enough for a no
+            if _on_book(*some, book) and _on_book(left, right, largest, book):
+                return f"{name}, one scale {words}"
+    return ""
+
+
+def _views(rows: int, columns: int) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Ways to cut a matrix into pieces, its rows, that share a step or a scale."""
     views: dict[str, Callable[[Tensor], Tensor]] = {
         "for the tensor": lambda t: t.reshape(1, -1)[:, :_MOST],
         "for each row": lambda t: t,
         "for each column": lambda t: t.mT,
     }
-    sizes = [size for size in _GROUPS if after.shape[1] % size == 0 and after.shape[1] > size]
+    sizes = [size for size in _GROUPS if columns % size == 0 and columns > size]
     views |= {f"for {size} entries": lambda t, size=size: t.reshape(-1, size) for size in sizes}  # type: ignore[misc]
-    for words, view in views.items():
-        some = max(1, _MOST // view(after).shape[1])
-        left, right = view(before)[:some], view(after)[:some]
-        whole = right.shape[1] >= _SHARED and right.numel() >= _ENTRIES
-        if whole and (integers := _on_grid(left[:_FEW], right[:_FEW]) and _on_grid(left, right)):
-            return f"{integers}, one step {words}"
-        for format_ in _FLOAT8 if right.numel() >= _ENTRIES else ():
-            if _on_float8(left, right, format_):
-                return f"{dtype_name(format_)}, one scale {words}"
-    return ""
+    if rows % _SQUARE == columns % _SQUARE == 0:
+        blocks = lambda t: t.reshape(-1, _SQUARE, columns // _SQUARE, _SQUARE).transpose(1, 2)
+        views[f"for {_SQUARE} x {_SQUARE} entries"] = lambda t: blocks(t).reshape(-1, _SQUARE * _SQUARE)
+    return views
 
 
-def _on_float8(x: Tensor, y: Tensor, format_: torch.dtype) -> bool:
-    """Whether ``y`` is ``x`` rounded to float8 after division by the largest entry of each piece."""
-    format_of = torch.finfo(format_)
-    scale = (y.abs().amax(1, keepdim=True) / format_of.max).clamp_min(torch.finfo(y.dtype).tiny)
-    level = (y / scale).clamp(format_of.min, format_of.max)
-    cast, least = _cast_to(y)  # moved the value, and the largest, which gives the scale
-    on = (level.to(format_).to(y.dtype) - level).abs() <= (_EQUAL + cast) * level.abs() + least / scale
-    step = format_of.eps * level.abs().clamp_min(format_of.smallest_normal) * scale
-    return bool(on.all()) and bool(((x - y).abs() <= _HALF * step).all())
+def _on_book(x: Tensor, y: Tensor, largest: Tensor, book: Tensor) -> bool:
+    """Whether ``y`` is ``x`` rounded to the numbers of a book, times a scale of each piece.
+
+    Rounded scales, such as powers of two, bring the ``largest`` entry to one of the two largest numbers.
+    """
+    book, (cast, least) = book.to(y), _cast_to(y)
+    done = largest[:, 0] == 0
+    for top in book[-2:].flip(0):
+        scale = (largest / top).clamp_min(torch.finfo(y.dtype).tiny)  # moved by the cast, as every value
+        level = y / scale
+        place = torch.bucketize(level.contiguous(), (book[1:] + book[:-1]) / 2)
+        on = (level - book[place]).abs() <= (_EQUAL + cast) * level.abs() + least / scale
+        gaps = book.diff()
+        below, above = (gaps[(place + side).clamp(0, len(gaps) - 1)] * scale for side in (-1, 0))
+        below, above = (torch.where(place == at, _CUT, _HALF) * gap for at, gap in ((0, below), (len(gaps), above)))
+        done |= (on & (x - y <= above) & (y - x <= below)).all(1)
+    return bool(done.all())
 
 
 def _on_grid(x: Tensor, y: Tensor) -> str:
@@ -107,7 +140,8 @@ def _cast_to(y: Tensor) -> tuple[float, float]:
 def _levels(x: Tensor, y: Tensor, bits: int, smallest: Tensor, ends: Tensor, cast: float) -> bool | None:
     """Whether some piece needs a zero point; ``None`` where some piece has no step on which it is so many bits.
 
-    Values that were ``cast``, by which part of them, lie beside their levels by that, and the step is one of them.
+    Values that were ``cast``, by which part of them, lie beside their levels by that; where that hides the level of
+    the largest, those of smaller ones are looked at.
     """
     top = 2 ** (bits - 1)
     largest, low, high = y.abs().amax(1), y.amin(1), y.amax(1)
@@ -119,9 +153,11 @@ def _levels(x: Tensor, y: Tensor, bits: int, smallest: Tensor, ends: Tensor, cas
     for step, offset in steps:
         step = torch.where((high - low) / step < 2 * top + _OFF, step, torch.inf)[:, None]
         level = (y - offset[:, None]) / step.clamp_min(torch.finfo(y.dtype).tiny)
-        off = (_OFF + cast * (y.abs() + offset.abs()[:, None]) / step).clamp_max(_MOST_OFF)
-        near = (x - y).abs() <= torch.where(ends, _CUT, _HALF) * step
-        fits = step[:, 0].isfinite() & (((level - level.round()).abs() <= off) & near).all(1) & ~done
+        off = _OFF + cast * (y.abs() + offset.abs()[:, None]) / step
+        near = (x - y).abs() <= torch.where(ends, _CUT, _HALF) * step + cast * y.abs()
+        seen = off <= _MOST_OFF
+        on = ((level - level.round()).abs() <= off) | ~seen
+        fits = step[:, 0].isfinite() & (on & near).all(1) & (seen.sum(1) >= _SHARED) & ~done
         far |= fits & (y.abs() > (top + _BEYOND) * step).any(1)
         turned |= fits & (y > (top - _BEYOND) * step).any(1)  # signed integers, with a step below zero
         whole |= fits & (high - low > (2 * top - 1 - _BEYOND) * step[:, 0])
