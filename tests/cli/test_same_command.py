@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import intertwine as iw
 from intertwine.lab import networks, training
@@ -97,3 +98,15 @@ def test_one_file_and_two_architectures_are_told_at_once(run, files, tmp_path, m
     assert ran.code == 0 and ran.out.startswith("the same network") and "are one file" in ran.out
     save_file({"x": torch.zeros(3), "y": torch.zeros(5)}, tmp_path / "other.safetensors")
     assert "must be of one architecture" in run.refused("same", "a.safetensors", "other.safetensors", "--model", files)
+
+
+@pytest.mark.parametrize("name", ["0.qweight", "0.weight_packed", "0.weight"])
+def test_packed_weights_are_not_called_another_architecture(run, tmp_path, name):
+    torch.manual_seed(0)
+    state = nn.Sequential(nn.Linear(8, 16)).state_dict()
+    save_file(state, tmp_path / "a.safetensors")
+    rest = {"0.scales": torch.ones(2, 16), "0.zeros": torch.ones(2, 16), "0.bias": state["0.bias"]}
+    save_file({**rest, name: torch.ones(1, 64, dtype=torch.int32)}, tmp_path / "b.safetensors")
+    found = run("same", tmp_path / "a.safetensors", tmp_path / "b.safetensors", "--model", "torch.nn:Linear")
+    assert found.code == 2
+    assert f"must hold plain weights. Got {name} int32: dequantise them first." in found.error

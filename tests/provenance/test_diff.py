@@ -207,6 +207,12 @@ def test_bad_input(sym):
     state = {**good.state_dict(), "head.weight": good.head.weight.detach().to(torch.int8)}
     with pytest.raises(ValueError, match=r"head.weight of b must hold real numbers. Got int8: dequantise"):
         iw.diff(good, state, tokens(), sym)
+    mask = torch.ones(1, 1, 8, 8, dtype=torch.uint8).tril()  # old checkpoints of GPT-2 hold one
+    assert kinds(iw.diff(good, {**good.state_dict(), "attn.bias": mask}, tokens(), sym)) == {"new"}
+    del state["head.weight"]
+    state["head.weight_packed"] = torch.zeros(4, 2, dtype=torch.int32)  # as compressed-tensors leaves it
+    with pytest.raises(ValueError, match=r"b must hold plain weights. Got head.weight_packed int32: dequantise"):
+        iw.diff(good, state, tokens(), sym)
     with pytest.raises(ValueError, match="must be of one architecture"):
         iw.diff(good, nn.Sequential(nn.Linear(4, 3)), torch.zeros(2, 4))
     found = iw.diff(good, good, tokens(), sym)  # one network twice

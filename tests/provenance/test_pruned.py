@@ -93,3 +93,60 @@ def test_float8_numbers_are_told_after_dequantisation_in_half_precision(half):
     found = iw.diff(a, b, X)
     rows = {change.kind for change in found.tensors if change.name.endswith("weight")}
     assert rows == {"quantised"} and any("float8_e4m3fn" in f.text for f in found.findings)
+
+
+@pytest.mark.parametrize(("first", "kind"), [("whole", "units removed"), ("narrow", "units added")])
+def test_units_that_are_gone_are_named_after_training_too(first, kind):
+    a = network()
+    b = iw.prune_channels(iw.symmetries(a, X), "0.weight[0]", [k for k in range(16) if k not in (2, 5, 11)], a, X)
+    with torch.no_grad():
+        for parameter in b.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    found = iw.diff(*((a, b) if first == "whole" else (b, a)), X)
+    text = next(finding.text for finding in found.findings if finding.kind == kind)
+    assert text.startswith("3 of 16 units") and text.endswith(f"{kind.split()[1]} (2, 5, 11)")
+
+
+def test_tensors_that_lost_units_are_not_unchanged():
+    a = network()
+    b = iw.prune_channels(iw.symmetries(a, X), "0.weight[0]", range(12), a, X)
+    found = iw.lineage(a, b, X)
+    assert {t.tensor for t in found.by_tensor if t.equal} == {"2.bias", "4.weight", "4.bias"}
+    assert [(block.block, block.equal) for block in found.by_block] == [("0", 0), ("2", 1), ("4", 2)]
+
+
+@pytest.mark.parametrize("done", ["cast", "rounded", "tuned", "pruned"])
+def test_what_else_was_done_to_a_narrower_network_is_told_of_the_units_that_are_left(done):
+    a = network()
+    b = iw.prune_channels(iw.symmetries(a, X), "0.weight[0]", [k for k in range(16) if k not in (2, 5, 11)], a, X)
+    with torch.no_grad():
+        for weight in (b[0].weight, b[2].weight):
+            if done == "cast":
+                weight.copy_(weight.bfloat16())
+            elif done == "rounded":
+                step = weight.abs().max() / 127
+                weight.copy_((weight / step).round() * step)
+            elif done == "tuned":
+                weight.add_(0.05 * weight.std() * torch.randn_like(weight))
+            else:
+                weight[:2] = 0
+    found = iw.diff(a, b, X)
+    kind = {"cast": "rounded", "rounded": "quantised", "tuned": "changed", "pruned": "pruned"}[done]
+    changes = {change.name: change for change in found.tensors}
+    assert {"narrowed", "units removed"} <= kinds(found) and not found.same_function
+    assert {name for name, change in changes.items() if change.kind == kind} == {"0.weight", "2.weight"}
+    truth = a[2].weight.detach()[:, [k for k in range(16) if k not in (2, 5, 11)]]
+    assert changes["2.weight"].relative == pytest.approx(
+        float((b[2].weight.detach() - truth).norm() / truth.norm()), rel=1e-4
+    )
+    assert not found.reason.startswith("cast")
+
+
+def test_units_that_were_trained_apart_are_not_named():
+    a = network()
+    b = iw.prune_channels(iw.symmetries(a, X), "0.weight[0]", range(12), a, X)
+    with torch.no_grad():
+        for module in (b[0], b[2]):
+            module.reset_parameters()
+    texts = [f.text for f in iw.diff(a, b, X).findings if f.kind == "units removed"]
+    assert len(texts) == 1 and texts[0].endswith("4 of 16 units of units of 0 removed: which, cannot be told")

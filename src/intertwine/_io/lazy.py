@@ -1,7 +1,7 @@
 """State dicts of any size and origin as one lazy mapping: a tensor is made, or read from disk, on request."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -20,6 +20,15 @@ __all__ = ["LazyState", "StoredState", "write_shards"]
 
 State: TypeAlias = Mapping[str, Tensor]
 """Tensors of a network by name; each may be made when it is asked for."""
+
+
+_PACKED = (torch.int8, torch.uint8, torch.int16, torch.int32)  # indices and masks have others
+
+
+def packed(state: State, known: Collection[str] = ()) -> str:
+    """A tensor that quantisers left, under a name that is not ``known``: a matrix of small integers; empty if none."""
+    others = ((n, state[n]) for n in state if n not in known)
+    return next((f"{n} {x.dtype}".replace("torch.", "") for n, x in others if x.ndim == 2 and x.dtype in _PACKED), "")
 
 
 class LazyState(Mapping[str, Tensor]):

@@ -121,10 +121,9 @@ class Compared:
     def in_place(self) -> InPlace:
         """The exact test, with p-values corrected for the choice of partners (Bonferroni over all choices)."""
         found = in_place(*self.widths.cut())
-        tensors = tuple(
-            t if t.log_p is None else replace(t, log_p=min(t.log_p + self.log_choices.get(t.tensor, 0.0), 0.0))
-            for t in found.tensors
-        )
+        cost = lambda t: None if t.log_p is None else min(t.log_p + self.log_choices.get(t.tensor, 0.0), 0.0)
+        whole = {*self.common}  # others agree at most over the units that both have
+        tensors = tuple(replace(t, equal=t.equal and t.tensor in whole, log_p=cost(t)) for t in found.tensors)
         log_p = None if found.log_p is None else min(found.log_p + self.log_cost, 0.0)
         return replace(found, tensors=tensors, log_p=log_p)
 

@@ -31,8 +31,9 @@ from .changes.findings import LOST, pooled, tensor_findings, tie_findings, told_
 from .changes.layers import block_of
 from .changes.pairs import Pairs, paired
 from .changes.simplest_element import FoldedPair, explained
-from .changes.tensor_change import COUNTED, COUNTER, REWRITTEN, ROUNDED, TensorChange, resized, tensor_change
+from .changes.tensor_change import COUNTED, COUNTER, RESIZED, REWRITTEN, ROUNDED, TensorChange, resized, tensor_change
 from .difference import CHANGED, SAME_FUNCTION, Diff, Finding
+from .units import with_rows
 
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # multiple of the output error that rounding causes; largest relative error
 _FEW = 3  # one in this many tensors: with nothing left in place; and, of these, after rotating streams back
@@ -241,12 +242,17 @@ def _state(side: Network) -> State:
 
 def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
     """The change of every tensor in turn, so that a checkpoint on disk is read once."""
+    common = pairs.common(g)
     for name, source in pairs.sources.items():
         layout = pairs.sym.layouts.get(name)
         leaves = () if layout is None else layout.leaves
         exact = all(g[x.space].diagonal(x) is None and g[x.space].mixing(x) is None for x in leaves)
-        change = tensor_change(name, source, block_of(name), pairs.before(name, g), pairs.b[name], exact)
-        yield resized(change, *pairs.resized[name]) if name in pairs.resized else change
+        told = partial(tensor_change, name, source, block_of(name), exact=exact)
+        x, y = pairs.before(name, g), pairs.b[name]
+        change = told(x, y)
+        if name in pairs.resized and (change := resized(change, *pairs.resized[name])).kind not in RESIZED:
+            change = told(*(with_rows({name: t}, common)[name] for t in (x, y)))
+        yield change
     for kind, tensors in (("missing", pairs.missing), ("new", pairs.new)):
         for name, x in tensors.items():
             dtypes = ("", dtype_name(x.dtype)) if kind == "new" else (dtype_name(x.dtype), "")
@@ -331,7 +337,7 @@ def _verdict(
 ) -> tuple[str, str]:
     """The verdict and its ground; ``ran`` are the words about the outputs."""
     left = [c for c in changes if not c.settled]
-    if left and all(c.kind == "quantised" for c in left):
+    if left and all(c.kind == "quantised" for c in left) and not pairs.resized:
         grids = " and ".join(sorted({c.detail for c in left}))
         return CHANGED, f"cast: {len(left)} of {len(changes)} tensors rounded to levels of {grids}, nothing else{ran}"
     if left:

@@ -98,11 +98,16 @@ class Same(Finding, ExampleOptions):
 
 def _check_alike(left: inputs.Checkpoint, right: inputs.Checkpoint) -> None:
     """Refuse checkpoints of different architectures before building models: names may differ, shapes may not."""
+    from ..._io.lazy import packed
+
     ours, theirs = _shapes(left), _shapes(right)
     if ours is None or theirs is None:
         return
     common, most = (ours & theirs).total(), max(ours.total(), theirs.total())
     if 2 * common < most:
+        for side in (left, right):
+            if found := packed(side.tensors or {}):
+                raise ValueError(f"{str(side.path)!r} must hold plain weights. Got {found}: dequantise them first.")
         raise ValueError(_UNLIKE.format(f"of up to {most} tensors in each, only {common} have shapes that both hold"))
 
 

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import exp
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,6 +133,7 @@ def folded_gains(pairs: Pairs, g: Transformation) -> Iterator[tuple[str, bool, s
 
 _TOP = 10  # units that are listed
 _FEW = 8
+_NEAR = 0.5  # least cosine of units that were matched
 
 
 def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tuple[MovedUnit, ...]:
@@ -154,8 +156,22 @@ def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tu
     return tuple(sorted(found, key=lambda u: -u.relative)[:_TOP])
 
 
-def units_of_zeros(pairs: Pairs, g: Transformation, names: Iterable[str], kind: str) -> Iterator[Finding]:
-    """One finding for every space with units that are zero in all the pruned (or filled) tensors."""
+def _matched(pairs: Pairs, g: Transformation, space: str, both: Tensor) -> bool:
+    """Whether each unit that both networks have points more along its partner than elsewhere, over all its tensors."""
+    sums: Any = 0
+    for name in pairs.sym.carriers[space]:
+        x, y = pairs.before(name, g).double(), pairs.b[name].double()
+        for other, new in by_unit(pairs.sym, name, x * y, x.square(), y.square()):
+            sums = sums + torch.stack(new) if other == space else sums
+    return bool((sums[0] >= _NEAR * (sums[1] * sums[2]).sqrt())[both].all())
+
+
+def missing_units(pairs: Pairs, g: Transformation, names: Iterable[str], kind: str) -> Iterator[Finding]:
+    """One finding for every space with units that only one network has, or that are zero in all the pruned tensors.
+
+    ``kind`` is that of the tensors: ``"pruned"``, or ``"filled"`` for units that were added. What lies within a unit
+    that is gone is not counted again.
+    """
     gone: dict[str, Tensor] = {}
     where: dict[str, list[str]] = {}
     sym, pruned = pairs.sym, kind == "pruned"
@@ -164,14 +180,30 @@ def units_of_zeros(pairs: Pairs, g: Transformation, names: Iterable[str], kind: 
             there, left = (x > 0 for x in (counts if pruned else counts[::-1]))
             gone[space] = gone.get(space, there) & ~left
             where.setdefault(space, []).append(name)
+    alone = pairs.alone(g)
+    for space, units in alone.items():
+        if (pairs.units[space][1] < pairs.units[space][0]) == pruned:
+            gone[space] = gone.get(space, False) | units
+            where[space] = [*sym.carriers[space]]
     for space, units in gone.items():
+        parents = sym.space(space).parents
+        for dim, parent in ((d, p) for d, p in enumerate(parents) if p in alone):
+            dims = {dim, *map(parents.index, sym.space(parent).parents)}
+            within = alone[parent].reshape([n if d in dims else 1 for d, n in enumerate(units.shape)])
+            units = units & ~within
         count = int(units.sum())
         if 0 < count < units.numel():
+            said = "removed" if pruned else "added"
+            if space in alone and not _matched(pairs, g, space, ~alone[space]):
+                text = (
+                    f"{count} of {counted(units.numel(), 'unit')} of {sym.titles[space]} {said}: which, cannot be told"
+                )
+                yield Finding(f"units {said}", text, tuple(where[space]))
+                continue
             # their numbers in the first network, and in the second
             before, now = g[space].permutation.reshape(units.shape)[units], units.flatten().nonzero().flatten()
             numbers = sorted((before if pruned else now).tolist())
             named = f" ({', '.join(map(str, numbers))})" if count <= _FEW else ""
-            said = "removed" if pruned else "added"
             # as many as before if no tensor became smaller
             still = "" if space in pairs.units else f": their weights {'are' if pruned else 'were'} zero"
             text = f"{count} of {counted(units.numel(), 'unit')} of {sym.titles[space]} {said}{still}{named}"

@@ -10,7 +10,7 @@ from ...matching.element_fit.consensus import moving
 from ...matching.judgement.grids import SPARSE
 from ...symmetry import Symmetry, Transformation
 from ..difference import Finding
-from .element_words import units_of_zeros
+from .element_words import missing_units
 from .layers import pattern_of, runs
 from .pairs import Pairs
 from .tensor_change import COUNTED, EQUAL, LIKE_NOISE, REWRITTEN, ROUNDED, UNDETERMINED, TensorChange
@@ -30,7 +30,7 @@ Said = Mapping[str, Callable[[Some, Some], str]]  # by kind what is said of such
 def tensor_findings(every: Sequence[TensorChange], pairs: Pairs, g: Transformation) -> Iterator[Finding]:
     """What the changes of all tensors, ``pooled`` and ``told_apart``, amount to; ``g`` moves those before."""
     for kind, resized in (("pruned", "narrowed"), ("filled", "widened")):
-        yield from units_of_zeros(pairs, g, [c.name for c in every if c.kind in (kind, resized)], kind)
+        yield from missing_units(pairs, g, [c.name for c in every if c.kind in (kind, resized)], kind)
     compared = [c for c in every if c.kind not in ("new", "missing", COUNTED)]
     yield from _formats(compared)
     yield from _by_kind(every, compared, _ALONE)

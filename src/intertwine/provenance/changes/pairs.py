@@ -9,17 +9,17 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..._io.lazy import LazyState, State
+from ..._io.lazy import LazyState, State, packed
 from ..._nested import by_key
 from ..._words import counted, listed
 from ...matching.correspondence.entries import Entry, converted
 from ...matching.judgement.layers import moved_layers, renumbered
 from ...symmetry import Symmetry, Transformation
 from ...symmetry.action import moved
-from ...symmetry.coupling import narrowed
+from ...symmetry.coupling import kept_rows, narrowed
 from ...symmetry.spaces import Fixed
 from ..difference import Finding
-from ..units import widths
+from ..units import Rows, widths
 from .conversions import convert, elsewhere
 from .layers import layer_findings, pattern_of
 
@@ -60,6 +60,22 @@ class Pairs:
         found = moved(self.sym, g, self.a, [name]) if name in self.sym.layouts else {}
         return found[name] if name in found else self.a[name]
 
+    def alone(self, g: Transformation) -> dict[str, Tensor]:
+        """For every resized space, which units ``(p..., n)`` only one network has: the last of the smaller, zeros."""
+        places = {space: torch.arange(g[space].group.n).expand_as(g[space].permutation) for space in self.units}
+        return {s: (places[s] if n < m else g[s].permutation) >= min(m, n) for s, (m, n) in self.units.items()}
+
+    def common(self, g: Transformation) -> Rows:
+        """Rows of units that both networks have."""
+        found: dict[str, dict[int, Tensor]] = {}
+        for space, alone in self.alone(g).items():
+            both = (~alone.reshape(-1, alone.shape[-1]).all(0)).nonzero().flatten().tolist()
+            for name, axes in kept_rows(self.sym, space, both).items():
+                for dim, rows in axes.items():
+                    before = found.setdefault(name, {}).get(dim, rows)
+                    found[name][dim] = rows[torch.isin(rows, before)]
+        return found
+
     def in_order(self, space: str, order: Tensor) -> bool:
         """Whether a space lost or gained units, and the common units are in the same order."""
         before, after = self.units.get(space, (0, 0))
@@ -75,8 +91,10 @@ def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = 
     Raises:
         ValueError: If nothing is left to compare, or weights are not real numbers.
     """
-    for side, state in (("a", a), ("b", b)):
+    for side, state, other in (("a", a, b), ("b", b, a)):
         _check_real(side, state)
+        if found := packed(state, other):
+            raise ValueError(f"{side} must hold plain weights. Got {found}: dequantise the weights first.")
     turned = _fitting(sym, a) > _fitting(sym, b)  # the names of a are kept
     in_time = lambda ours, theirs: (ours, theirs) if turned else (theirs, ours)  # of target and source: before, after
     target, source = (a, b) if turned else (b, a)
@@ -191,7 +209,8 @@ def _check_real(side: str, state: State) -> None:
             raise ValueError(f"{name} of {side} must hold real numbers. Got {found}: hold torch.view_as_real of it.")
         if x.is_floating_point() and x.dtype.itemsize < 2:
             raise ValueError(f"{name} of {side} must have 16 bits or more. Got {found}: dequantise the weights first.")
-        if name.endswith(("weight", "bias")) and not x.is_floating_point():
+        weight = name.endswith("weight") or (name.endswith("bias") and x.ndim < 2)  # GPT-2 calls its mask attn.bias
+        if weight and not x.is_floating_point():
             raise ValueError(f"{name} of {side} must hold real numbers. Got {found}: dequantise the weights first.")
 
 

@@ -210,11 +210,13 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
     return ""
 
 
+RESIZED = ("narrowed", "widened")
+
+
 def resized(change: TensorChange, before: int, after: int) -> TensorChange:
-    """The change of a tensor with given numbers of entries before and after, padded with zeros to one size."""
+    """The change of a tensor padded with zeros, named by its size if that explains it; entries before and after."""
     if change.kind not in ("pruned", "filled"):
-        left, right = (1 - count / change.numel for count in (before, after))  # of what pads, which are no entries
-        return replace(change, zeros=(change.zeros[0] - left, change.zeros[1] - right))
+        return change
     kind, words, zeros, entries = (
         ("narrowed", "are gone with units", change.zeros, after)
         if change.kind == "pruned"
