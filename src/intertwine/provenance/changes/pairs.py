@@ -93,8 +93,8 @@ def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = 
     """
     for side, state, other in (("a", a, b), ("b", b, a)):
         _check_real(side, state)
-        if found := packed(state, other):
-            raise ValueError(f"{side} must hold plain weights. Got {found}: dequantise the weights first.")
+        if codes := packed(state, other):
+            raise ValueError(f"{side} must hold plain weights. Got {codes}: dequantise the weights first.")
     turned = _fitting(sym, a) > _fitting(sym, b)  # the names of a are kept
     in_time = lambda ours, theirs: (ours, theirs) if turned else (theirs, ours)  # of target and source: before, after
     target, source = (a, b) if turned else (b, a)
