@@ -146,6 +146,27 @@ def test_masks_indices_and_complex_numbers_that_differ_are_said(before, after):
     assert same(a, net(before.clone()), x).verdict == SAME
 
 
+def test_tuned_copies_behind_complex_parameters_are_not_called_different():
+    torch.manual_seed(0)
+
+    def mix(m, x):
+        return m.last(torch.fft.irfft(torch.fft.rfft(m.first(x), dim=1) @ m.mix, n=x.shape[1], dim=1).relu())
+
+    mixed, x = nn.Parameter(torch.randn(9, 9, dtype=torch.cfloat)), torch.randn(6, 8, 4)
+    a = Made(mix, first=nn.Linear(4, 9), last=nn.Linear(9, 3), mix=mixed)
+    b, order = copy.deepcopy(a), torch.randperm(9)
+    with torch.no_grad():
+        for p in (b.first.weight, b.first.bias, b.mix):
+            p.copy_(p[order])
+        b.mix.copy_(b.mix[:, order])
+        b.last.weight.copy_(b.last.weight[:, order])
+        assert torch.allclose(a(x), b(x), atol=1e-5)
+        for p in b.parameters():
+            p.add_(0.02 * torch.randn_like(p) * p.abs().mean())
+    found = same(a, b, x)
+    assert found.verdict == UNTOLD and "complex" in found.reason
+
+
 def _default(limit):
     return lambda x, limit=limit: x.clamp(0, limit)
 

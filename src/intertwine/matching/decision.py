@@ -9,7 +9,7 @@ from .._io.lazy import LazyState, State
 from .._words import counted, listed
 from ..symmetry.description import repeated_block
 from ..symmetry.gauge.canonical import check_weights
-from ..symmetry.spaces import UNRULED
+from ..symmetry.spaces import COMPLEX, UNRULED
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation, identity
 from .components import Matched, Pair, matched
@@ -229,7 +229,7 @@ def _told(found: Match, pair: Pair, one_path: bool) -> Match:
     """A match that is "different", made undecided if the symmetry may be incomplete."""
     if not one_path:
         return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but the runs took different paths")
-    unknown = _unruled(pair.sym)
+    unknown = _unruled(pair.sym, UNRULED, COMPLEX)
     if not unknown:
         return found
     known = pair.sym.layouts.keys() - unknown
@@ -239,14 +239,15 @@ def _told(found: Match, pair: Pair, one_path: bool) -> Match:
         if not related:
             said = f"{counted(len(known), 'tensor')} of known symmetry: {reason}"
             return replace(found, reason=said, chance=chance)
-    why = f"is not known for want of a rule for {', '.join(pair.sym.unknown_ops)}"
+    ruled = "what reads complex parameters"
+    why = f"is not known for want of a rule for {', '.join(pair.sym.unknown_ops) or ruled}"
     said = f"{found.reason}, but what moves {counted(len(unknown), 'tensor')} {why}"
     return replace(found, verdict=UNTOLD, reason=said)
 
 
-def _unruled(sym: Symmetry) -> set[str]:
-    """Tensors whose copies may differ by more than the group, since operations without a rule read them."""
-    return {fixed.tensor for fixed in sym.fixed if UNRULED in fixed.reason} & sym.layouts.keys()
+def _unruled(sym: Symmetry, *why: str) -> set[str]:
+    """Tensors whose copies may differ by more than the group: operations without a rule read them, or ``why`` else."""
+    return {f.tensor for f in sym.fixed if any(said in f.reason for said in why or [UNRULED])} & sym.layouts.keys()
 
 
 def other_architectures(replaced: Mapping[str, str]) -> Match:

@@ -19,10 +19,11 @@ from typing import Literal
 from ..groups import Representation, SpaceGroup
 
 __all__ = [
-    "UNRULED", "Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product", "Space", "Sum",
-    "axis_size", "leaves", "spaces_of",
+    "COMPLEX", "UNRULED", "Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product",
+    "Space", "Sum", "axis_size", "leaves", "spaces_of",
 ]  # fmt: skip
 
+COMPLEX = "holds complex numbers"  # in the reason of every axis that is fixed because a parameter is complex
 UNRULED = "operation without a rule"  # in the reason of every axis that is fixed only because nothing is known
 UNREAD = "not used by the outputs in this run"  # the reason of axes about which a run reveals nothing
 

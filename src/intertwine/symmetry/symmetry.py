@@ -102,7 +102,9 @@ class Symmetry(Description, Result):
         name = self.aliases.get(parameter, parameter)
         if name not in self.layouts:
             close = near(parameter, (*self.layouts, *self.aliases))
-            raise ValueError(f"parameter must be a name in the state dict. Got {parameter!r}.{close}")
+            raise ValueError(
+                f"parameter must name a tensor of real numbers in the state dict. Got {parameter!r}.{close}"
+            )
         axes = self.layouts[name].axes
         if not -len(axes) <= axis < len(axes):
             raise ValueError(f"axis must be below {len(axes)} for {parameter}. Got {axis}.")

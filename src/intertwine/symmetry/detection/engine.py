@@ -13,7 +13,7 @@ import torch
 
 from ...programs import Call, Program, Ref
 from ...programs.calls import makers, readers
-from ..spaces import UNRULED, BatchNormTensors
+from ..spaces import COMPLEX, UNRULED, BatchNormTensors
 from .axis_operations import Algebra
 from .axis_terms import Axis, Flat, Slot, Value, map_slots, slots
 
@@ -145,7 +145,7 @@ class Engine(Algebra):
         known = {
             "input": "input",
             "buffer": "a table or mask held in a buffer",
-            "parameter": f"{value.name} holds complex numbers",
+            "parameter": f"{value.name} {COMPLEX}",
         }
         why = known.get(value.kind, f"unknown result of {self.call.where}")
         return Value(tuple(self.fix(self.kept(("value", ref.id, i), n), why) for i, n in enumerate(value.shape)))
