@@ -247,11 +247,11 @@ def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
         layout = pairs.sym.layouts.get(name)
         leaves = () if layout is None else layout.leaves
         exact = all(g[x.space].diagonal(x) is None and g[x.space].mixing(x) is None for x in leaves)
-        told = partial(tensor_change, name, source, block_of(name), exact=exact)
+        change_of = partial(tensor_change, name, source, block_of(name), exact=exact)
         x, y = pairs.before(name, g), pairs.b[name]
-        change = told(x, y)
+        change = change_of(x, y)
         if name in pairs.resized and (change := resized(change, *pairs.resized[name])).kind not in RESIZED:
-            change = told(*(with_rows({name: t}, common)[name] for t in (x, y)))
+            change = change_of(*(with_rows({name: t}, common)[name] for t in (x, y)))
         yield change
     for kind, tensors in (("missing", pairs.missing), ("new", pairs.new)):
         for name, x in tensors.items():

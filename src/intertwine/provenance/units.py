@@ -8,6 +8,7 @@ of the spaces.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 import torch
@@ -156,26 +157,36 @@ class Widths:
         The wider network keeps the units to which the best assignment gives a partner. Which these are does not depend
         on the order of the other's units, so all orders stay equally probable, and the exact test stays exact.
         """
-        states, sizes = [self.a, self.b], [dict(some) for some in self.sizes]
+        return self._cut[:3]
+
+    @cached_property
+    def _cut(self) -> tuple[Symmetry, State, State, dict[str, Tensor]]:
+        states, sizes, places = [self.a, self.b], [dict(some) for some in self.sizes], dict[str, Tensor]()
         for space in self.differing:
             syms = [resized(self.sym, some) for some in sizes]
             wide = int(sizes[1][space] > sizes[0][space])
             gain = _likeness(space, [s.name for s in ordered_spaces(self.sym)], syms, states)  # later spaces summed out
             gain = gain if wide else gain.mT
             square = torch.cat([gain, gain.new_zeros(gain.shape[1] - len(gain), gain.shape[1])])
-            kept = assign(square)[: len(gain)].tolist()
-            states[wide] = with_rows(states[wide], kept_rows(syms[wide], space, kept))
+            places[space] = assign(square)[: len(gain)].sort().values
+            states[wide] = with_rows(states[wide], kept_rows(syms[wide], space, places[space].tolist()))
             sizes[wide][space] = sizes[1 - wide][space]
-        return resized(self.sym, sizes[0]), states[0], states[1]
+        return resized(self.sym, sizes[0]), states[0], states[1], places
 
-    def padded(self) -> tuple[Symmetry, State, State]:
-        """Both networks, padded with zeros for units that one of them lacks, after its own units."""
+    @property
+    def places(self) -> Mapping[str, Tensor]:
+        """The units of the wider network to which the best assignment gives a partner, in order, by space."""
+        return self._cut[3]
+
+    def padded(self, places: Mapping[str, Tensor] | None = None) -> tuple[Symmetry, State, State]:
+        """Both networks, padded with zeros for units that one of them lacks: after its own, or around given places."""
         states, most = [self.a, self.b], {name: max(n, self.sizes[1][name]) for name, n in self.sizes[0].items()}
         sym = resized(self.sym, most)
         lengths = {n: layout.shape for n, layout in sym.layouts.items()}
         for k, some in enumerate(self.sizes):
             for space in (s for s in self.differing if some[s] < most[s]):
-                states[k] = with_rows(states[k], kept_rows(sym, space, range(some[space])), lengths)
+                own = places[space].tolist() if places else range(some[space])
+                states[k] = with_rows(states[k], kept_rows(sym, space, own), lengths)
         return sym, states[0], states[1]
 
     def partnered(self, g: Transformation, sym: Symmetry, near: State, met: State) -> "Widths":

@@ -51,7 +51,8 @@ class Pairs:
     converted: bool  # Whether some names or layouts differ
     resized: Mapping[str, tuple[int, int]]  # Entries, before and after, of resized tensors, padded with zeros
     layers: bool  # Whether some layers hold earlier layers with other numbers
-    units: Mapping[str, tuple[int, int]]  # For resized spaces: units before and after, common ones first
+    units: Mapping[str, tuple[int, int]]  # For resized spaces: units before and after
+    places: Mapping[str, Tensor]  # Where the units of the smaller network are, among those of the other
     findings: tuple[Finding, ...]  # How names, shapes and layouts were converted
     ambiguous: tuple[str, ...]  # Tensors with an ambiguous partner, each with the reason
 
@@ -61,9 +62,10 @@ class Pairs:
         return found[name] if name in found else self.a[name]
 
     def alone(self, g: Transformation) -> dict[str, Tensor]:
-        """For every resized space, which units ``(p..., n)`` only one network has: the last of the smaller, zeros."""
-        places = {space: torch.arange(g[space].group.n).expand_as(g[space].permutation) for space in self.units}
-        return {s: (places[s] if n < m else g[s].permutation) >= min(m, n) for s, (m, n) in self.units.items()}
+        """For every resized space, which units ``(p..., n)`` only one network has: in the other they are zeros."""
+        own = {space: torch.arange(g[space].group.n).expand_as(g[space].permutation) for space in self.units}
+        placed = {s: own[s] if n < m else g[s].permutation for s, (m, n) in self.units.items()}
+        return {s: ~torch.isin(placed[s], self.places[s]) for s in self.units}
 
     def common(self, g: Transformation) -> Rows:
         """Rows of units that both networks have."""
@@ -79,8 +81,10 @@ class Pairs:
     def in_order(self, space: str, order: Tensor) -> bool:
         """Whether a space lost or gained units, and the common units are in the same order."""
         before, after = self.units.get(space, (0, 0))
-        kept = order[..., :after] if after < before else order[order < before]
-        return before != after and bool((kept.diff() > 0).all())
+        if before == after:
+            return False
+        kept = order[..., self.places[space]] if after < before else order[torch.isin(order, self.places[space])]
+        return bool((kept.diff() > 0).all())
 
 
 def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = None) -> Pairs:
@@ -116,7 +120,7 @@ def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = 
     used = {e.b.name for some in found.values() for e in some}
     made = converted(source, found, [n for n in own if n in source])
     sides = widths(sym, target, made)
-    whole, ours, theirs = sides.padded()
+    whole, ours, theirs = sides.padded(sides.places)
     names = [n for n in own if n in made and (n in whole.layouts or (n not in sym.layouts and _alike(ours, theirs, n)))]
     if not {*names} & (sym.layouts or target).keys():
         raise ValueError(
@@ -143,6 +147,7 @@ def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = 
         resized=resized,
         layers=bool(layers),
         units={s: (sizes[0][s], sizes[1][s]) for s in sides.differing},
+        places=sides.places,
         findings=(
             *layer_findings(layers, a, b),
             *_resized(resized, sym, whole_before, whole_after),
