@@ -31,6 +31,17 @@ def packed(state: State, known: Collection[str] = ()) -> str:
     return next((f"{n} {x.dtype}".replace("torch.", "") for n, x in others if x.ndim == 2 and x.dtype in _PACKED), "")
 
 
+def check_unpacked(a: State, b: State) -> None:
+    """Refuse what quantisers left in one of two networks under a name that the other does not have.
+
+    Raises:
+        ValueError: If there is such a tensor.
+    """
+    for side, state, other in (("a", a, b), ("b", b, a)):
+        if codes := packed(state, other):
+            raise ValueError(f"{side} must hold plain weights. Got {codes}: dequantise the weights first.")
+
+
 class LazyState(Mapping[str, Tensor]):
     """Tensors by name, each made anew on every request.
 

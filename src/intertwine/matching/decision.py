@@ -229,7 +229,7 @@ def _told(found: Match, pair: Pair, one_path: bool) -> Match:
     """A match that is "different", made undecided if the symmetry may be incomplete."""
     if not one_path:
         return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but the runs took different paths")
-    unknown = _unruled(pair.sym, UNRULED, COMPLEX)
+    unknown = _unruled(pair.sym, (UNRULED, COMPLEX))
     if not unknown:
         return found
     known = pair.sym.layouts.keys() - unknown
@@ -245,9 +245,9 @@ def _told(found: Match, pair: Pair, one_path: bool) -> Match:
     return replace(found, verdict=UNTOLD, reason=said)
 
 
-def _unruled(sym: Symmetry, *why: str) -> set[str]:
-    """Tensors whose copies may differ by more than the group: operations without a rule read them, or ``why`` else."""
-    return {f.tensor for f in sym.fixed if any(said in f.reason for said in why or [UNRULED])} & sym.layouts.keys()
+def _unruled(sym: Symmetry, why: tuple[str, ...] = (UNRULED,)) -> set[str]:
+    """Tensors whose copies may differ by more than the group: nothing but want of knowledge (``why``) fixes them."""
+    return {f.tensor for f in sym.fixed if any(said in f.reason for said in why)} & sym.layouts.keys()
 
 
 def other_architectures(replaced: Mapping[str, str]) -> Match:

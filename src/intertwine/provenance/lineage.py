@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._evaluation import check_module, unmasked
-from .._io.lazy import State, packed
+from .._io.lazy import State, check_unpacked
 from .._result import Result, of_networks
 from .._words import check_share, columns, counted, listed
 from ..matching.coordinates.networks import gauge_of
@@ -237,9 +237,7 @@ def lineage_of_states(
     pair = compared(sym, a, b)
     found = pair.in_place()
     if len(found.tensors) < _COMMON * len(pair.names):
-        for side, state, other in (("a", a, b), ("b", b, a)):
-            if quantised := packed(state, other):
-                raise ValueError(f"{side} must hold plain weights. Got {quantised}: dequantise the weights first.")
+        check_unpacked(a, b)
         raise ValueError(
             "b must be of the architecture of a, in any width and depth: tensors of one name. Got "
             f"{len(found.tensors)} of {counted(len(pair.names), 'tensor')} in common: other architectures cannot be "

@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..._io.lazy import LazyState, State, packed
+from ..._io.lazy import LazyState, State, check_unpacked
 from ..._nested import by_key
 from ..._words import counted, listed
 from ...matching.correspondence.entries import Entry, converted
@@ -95,10 +95,9 @@ def paired(sym: Symmetry, a: State, b: State, entries: Sequence[Entry] | None = 
     Raises:
         ValueError: If nothing is left to compare, or weights are not real numbers.
     """
-    for side, state, other in (("a", a, b), ("b", b, a)):
+    for side, state in (("a", a), ("b", b)):
         _check_real(side, state)
-        if codes := packed(state, other):
-            raise ValueError(f"{side} must hold plain weights. Got {codes}: dequantise the weights first.")
+    check_unpacked(a, b)
     turned = _fitting(sym, a) > _fitting(sym, b)  # the names of a are kept
     in_time = lambda ours, theirs: (ours, theirs) if turned else (theirs, ours)  # of target and source: before, after
     target, source = (a, b) if turned else (b, a)

@@ -21,6 +21,7 @@ _LIKE_NOISE = 0.02  # relative deviation of the effective rank from that of inde
 _KURTOSIS = 0.05  # excess kurtosis of the entries, beyond chance
 _CHANCE = 4.0  # standard deviations of an estimate
 _CENTRED = 0.2  # mean over root mean square
+RESIZED = ("narrowed", "widened")  # kinds of tensors of which units alone explain the change
 
 
 def update_rank(d: Tensor, weights: Tensor, eps: float) -> tuple[int | None, float | None, int, bool]:
@@ -208,9 +209,6 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
         if holds and not constant(y) and explained(torch.finfo(format_).eps):
             return dtype_name(format_)
     return ""
-
-
-RESIZED = ("narrowed", "widened")
 
 
 def resized(change: TensorChange, before: int, after: int) -> TensorChange:
