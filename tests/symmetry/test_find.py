@@ -84,7 +84,7 @@ def test_explain_says_who_moves_what():
     assert "relu in 1" in sym.explain("0.weight", 0)
     assert sym.explain("4.bias", -1) == "4.bias[0] (size 3): fixed, output"
     assert "2 spaces" in sym.summary() and "0.weight[0]" in sym.summary()
-    with pytest.raises(ValueError, match="parameter must be a name"):
+    with pytest.raises(ValueError, match="parameter must name a tensor of real numbers"):
         sym.explain("nothing", 0)
     with pytest.raises(ValueError, match="axis must be below"):
         sym.explain("0.weight", 2)
