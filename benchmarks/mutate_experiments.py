@@ -2,10 +2,11 @@
 
 Copies the package, changes one thing at a time (a split that leaks, an arm with the other arm's seed, a penalty on the
 wrong layer, a mean for a median, epochs, margins, a swapped pair of columns ...) and runs what is there to notice it:
-tests, and the check of values at smoke scale against those that are kept. Ends with 1 if any mutation survives, or one
-of them does not pass on the copy as it is. Numbers choose among the mutations; ``--tests`` leaves the smaller runs out;
-``--write`` writes the table of who kills what. A run that was stopped goes on where it was: what is known stands in
-``build/mutants.json``, to be removed when code changed.
+tests, and the check of values at smoke scale against those that are kept (where those are of another kind of machine,
+against what the copy as it is gives here). Ends with 1 if any mutation survives, or one of them does not pass on the
+copy as it is. Numbers choose among the mutations; ``--tests`` leaves the smaller runs out; ``--write`` writes the table
+of who kills what. A run that was stopped goes on where it was: what is known stands in ``build/mutants.json`` and
+``build/mutants``, to be removed when code changed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE, KNOWN = ROOT / "docs" / "mutants.md", ROOT / "build" / "mutants.json"
+PAGE, KNOWN, HERE = ROOT / "docs" / "mutants.md", ROOT / "build" / "mutants.json", ROOT / "build" / "mutants"
 L = "src/intertwine/lab"
 E = f"{L}/experiments"
 P1, P2 = f"{E}/paper1", f"{E}/paper2"
@@ -365,6 +366,8 @@ def _copy(folder: Path) -> None:
     """The package, imported from the copy but for the lab, which every process imports as it then is."""
     for part in ("src", "tests", "results"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    HERE.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(HERE, folder / "results" / "smoke", dirs_exist_ok=True)
     for file in ("pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / file, folder)
     os.chdir(folder)
@@ -396,7 +399,10 @@ def _test(file: str) -> int:
 
 
 def _smoke(name: str) -> int:
-    """0 where the values at smoke scale are those that are kept; a mutant that breaks the run is noticed too."""
+    """0 where the values at smoke scale are those that are kept; a mutant that breaks the run is noticed too.
+
+    The first run is that of the copy as it is: its values, made on this machine, are the ones that mutants must change.
+    """
     from intertwine.lab.experiments import Setting, Values, compare, experiment, fingerprints
 
     with tempfile.TemporaryDirectory() as out:
@@ -404,8 +410,14 @@ def _smoke(name: str) -> int:
             found, _ = fingerprints([experiment(name)], Setting(folder=Path(out), device="cpu"))
         except Exception:  # whatever it is, it is noticed
             return 1
-    kept = Values.load(Path("results/smoke") / f"{name}.parquet")
-    return int(name not in found or compare(kept, found[name])[0] != "valid")
+    kept, here = Path("results/smoke") / f"{name}.parquet", HERE / f"{name}.parquet"
+    state = compare(Values.load(kept), found[name])[0] if name in found else "older than its code"
+    if state == "older than its code":
+        return 1
+    if not here.exists():
+        shutil.copy(found[name].save(here), kept)
+        return 0
+    return 0 if state == "valid" else 3  # what stands in build/mutants is of another machine
 
 
 if __name__ == "__main__":
